@@ -17,10 +17,11 @@ from examples.svg import WIDTH, arrow, box, frame
 from scheduler.model.transitions import LEASE_MOVES, PHASES, RESERVATION_MOVES, SLOT_MOVES, SLOT_STATES
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "pictures"
-ROOTS: Final = ("leasehold", "tasks", "workers", "scheduler")
+ROOTS: Final = ("leasehold", "leasehold_emulator", "tasks", "workers", "scheduler")
 PACKAGES: Final = {
     "leasehold": "client, agent, command line",
     "tasks": "Celery tasks and beat",
+    "leasehold_emulator": "EC2 on this machine",
     "workers": "settings, services of a process, EC2",
     "scheduler.simulation": "fleets and clouds in memory",
     "scheduler.operations": "commands, the tick, machines",

@@ -259,7 +259,7 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
         "script": script,
         "speed": speed,
     }
-    from workers.ec2.emulator.__main__ import main
+    from leasehold_emulator.__main__ import main
 
     raise typer.Exit(main([f"--{name}={value}" for name, value in given.items() if value is not None]))
 

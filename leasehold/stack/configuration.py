@@ -225,7 +225,7 @@ def _plan_emulator(
     if find_spec("moto") is None:
         raise ModuleNotFoundError("No module named 'moto'", name="moto")
     port = find_free_port()
-    command = [sys.executable, "-m", "workers.ec2.emulator", "--port", str(port)]
+    command = [sys.executable, "-m", "leasehold_emulator", "--port", str(port)]
     command += ["--call-log", str(folder / "logs" / "ec2-calls.jsonl")]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]

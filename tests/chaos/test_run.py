@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from leasehold_emulator.settings import read_settings
 
 from tests.chaos.faults import CLOUD_FAULTS, REFUSALS, WEIGHTS
 from tests.chaos.nemesis import Nemesis
@@ -18,7 +19,6 @@ from tests.chaos.test_checker import a_call
 from tests.guarding import Guarded
 from tests.system.processes import wait_for
 from tests.system.stack import ROOT
-from workers.ec2.emulator.settings import read_settings
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("leasehold", "tasks", "workers", "scheduler")
+PACKAGES: Final = ("leasehold", "emulator", "tasks", "workers", "scheduler")
 PAGE: Final = (ROOT / "docs" / "reference" / "consistency.md").read_text()
 ROWS: Final = [
     [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]

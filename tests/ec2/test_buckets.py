@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from leasehold_emulator.calls import Call
+from leasehold_emulator.faults import Throttle, TokenBucket, find_costs
+from leasehold_emulator.settings import Bucket, Throttling
 
 from tests.ec2.test_emulator import a_call
-from workers.ec2.emulator.calls import Call
-from workers.ec2.emulator.faults import Throttle, TokenBucket, find_costs
-from workers.ec2.emulator.settings import Bucket, Throttling
 
 
 def admitted(throttle: Throttle, throttling: Throttling, call: Call, times: Sequence[float]) -> list[bool]:

@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from leasehold_emulator import EmulatorServer
+from leasehold_emulator.__main__ import main
+from leasehold_emulator.calls import Call, read_call
+from leasehold_emulator.faults import FaultTable
+from leasehold_emulator.settings import FaultRule, load_settings
 
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import CloudError
@@ -21,11 +26,6 @@ from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch, an_order, some_r
 from tests.ec2.test_emulator_limits import run
 from tests.guarding import Guarded
 from workers.ec2.clients import Ec2Access
-from workers.ec2.emulator import EmulatorServer
-from workers.ec2.emulator.__main__ import main
-from workers.ec2.emulator.calls import Call, read_call
-from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.settings import FaultRule, load_settings
 from workers.ec2.fleet import Ec2Fleet, make_fleet
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class Process:
         self.file.write_text("boot_seconds = 60\n")
         options = ["--port", "0", "--state-file", str(self.file), "--call-log", str(self.log)]
         self.process = Guarded(
-            [sys.executable, "-m", "workers.ec2.emulator", *options],
+            [sys.executable, "-m", "leasehold_emulator", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"},

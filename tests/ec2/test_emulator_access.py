@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 from botocore.exceptions import ClientError
+from leasehold_emulator import EmulatorServer
 
 from scheduler.ports import CloudError
 from tests.ec2.conftest import REGION
 from workers.ec2.clients import Ec2Access, make_client, make_queue_client
-from workers.ec2.emulator import EmulatorServer
 from workers.ec2.errors import cloud_errors
 
 SECRET: Final = "correct horse/battery+staple="

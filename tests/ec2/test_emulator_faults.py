@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
+from leasehold_emulator.error_codes import INJECTED
 
 from tests.ec2.conftest import Emulator
 from tests.ec2.test_emulator import eventually
 from tests.ec2.test_emulator_boots import describe
 from tests.ec2.test_emulator_limits import SPOT, a_fleet, code_of, run
-from workers.ec2.emulator.error_codes import INJECTED
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
+from leasehold_emulator import EmulatorServer
+from leasehold_emulator.background_events import RETIREMENT
 
 from tests.ec2.conftest import REGION, Emulator, Launch
 from tests.ec2.test_emulator import eventually
 from tests.ec2.test_emulator_boots import describe
 from tests.ec2.test_emulator_limits import run
-from workers.ec2.emulator import EmulatorServer
-from workers.ec2.emulator.background_events import RETIREMENT
 from workers.ec2.fleet import Ec2Fleet
 from workers.ec2.interruptions import HEALTH, STATE_CHANGE, read_notices
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from leasehold_emulator.settings import QuotaClass
 
 from scheduler.model.quota_classes import CLASS_OF_FAMILY, OTHER
 from scheduler.ports import CloudError
 from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch
-from workers.ec2.emulator.settings import QuotaClass
 from workers.ec2.fleet import Ec2Fleet
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from leasehold_emulator import EmulatorServer
 
 from scheduler.ports import BatchOrder, CloudError
 from tests.ec2.conftest import REGION, Emulator, Launch, an_order, some_rules
 from tests.guarding import Guarded
 from workers.ec2.clients import Ec2Access, make_client
-from workers.ec2.emulator import EmulatorServer
 from workers.ec2.fleet import Ec2Fleet, make_fleet
 
 
@@ -150,7 +150,7 @@ def test_a_wrong_rule_is_refused_by_name(rule: dict[str, object], message: str, 
 def test_a_killed_emulator_has_lost_no_line(tmp_path: Path) -> None:
     log = tmp_path / "calls.jsonl"
     process = Guarded(
-        [sys.executable, "-m", "workers.ec2.emulator", "--port", "0", "--call-log", str(log)],
+        [sys.executable, "-m", "leasehold_emulator", "--port", "0", "--call-log", str(log)],
         stdout=subprocess.PIPE,
         env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"},
     )

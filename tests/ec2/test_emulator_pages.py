@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from leasehold_emulator.instance_pages import InstancePages
 
 from tests.ec2.conftest import Emulator
 from tests.ec2.test_emulator import eventually
-from workers.ec2.emulator.instance_pages import InstancePages
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from leasehold_emulator.__main__ import main
+from leasehold_emulator.script import load_script, parse_script
 
 from scheduler.model.validation import InvalidInputError
 from tests.ec2.conftest import Emulator, Launch
 from tests.ec2.test_emulator import eventually
 from tests.guarding import Guarded
-from workers.ec2.emulator.__main__ import main
-from workers.ec2.emulator.script import load_script, parse_script
 from workers.ec2.fleet import Ec2Fleet
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def test_the_example_has_what_a_bad_day_has() -> None:
 def test_a_script_with_the_emulator(tmp_path: Path) -> None:
     """The emulator that is started with a script plays it; a wrong one is one line, and nothing is served."""
     log = tmp_path / "calls.jsonl"
-    program = [sys.executable, "-m", "workers.ec2.emulator", "--port=0", f"--script={BAD_DAY}", "--speed=1e6"]
+    program = [sys.executable, "-m", "leasehold_emulator", "--port=0", f"--script={BAD_DAY}", "--speed=1e6"]
     with (tmp_path / "out").open("wb") as out:
         process = Guarded([*program, f"--call-log={log}"], env=dict(os.environ), cwd=ROOT, stdout=out)
         eventually(lambda: log.exists() and "16:00 the day ends" in log.read_text())

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from leasehold_emulator.settings import SpotMarket
+from leasehold_emulator.spot_prices import SpotPrices, find_on_demand_price
+
 from tests.ec2.conftest import Emulator
-from workers.ec2.emulator.settings import SpotMarket
-from workers.ec2.emulator.spot_prices import SpotPrices, find_on_demand_price
 
 HOUR = 3600.0
 

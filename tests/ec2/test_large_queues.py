@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from leasehold_emulator.queues import EmulatedQueue, install_queues
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sqs import models
 from moto.sqs.models import Message, SQSBackend, sqs_backends
-
-from workers.ec2.emulator.queues import EmulatedQueue, install_queues
 
 REGION = "eu-west-3"
 

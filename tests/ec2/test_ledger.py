@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from typing import Any, Final
 
 import pytest
+from leasehold_emulator.spot_prices import A_GB_MONTH, AN_ADDRESS
 
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.machines.check import recover, sweep
@@ -18,7 +19,6 @@ from tests.ec2.test_faults_at_scale import ProbedFleet
 from tests.operations.harness import Harness
 from tests.system.processes import wait_for
 from workers.ec2.clients import Ec2Access, open_client
-from workers.ec2.emulator.spot_prices import A_GB_MONTH, AN_ADDRESS
 from workers.ec2.market import make_market
 
 PRICES: Final = {"c5.large": 0.3, "m5.large": 0.4}

@@ -3,10 +3,10 @@
 from typing import Literal
 
 import pytest
+from leasehold_emulator.lives import Fate, Life, Lives
+from leasehold_emulator.settings import EmulatorSettings
 
 from scheduler.model.validation import read_document
-from workers.ec2.emulator.lives import Fate, Life, Lives
-from workers.ec2.emulator.settings import EmulatorSettings
 
 
 def some_lives(**settings: object) -> Lives:

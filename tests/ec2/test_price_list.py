@@ -4,13 +4,13 @@ import json
 from typing import Any, Final
 
 import pytest
+from leasehold_emulator.spot_prices import A_GB_MONTH, AN_ADDRESS, find_on_demand_price
 
 from scheduler.model.market import ADDRESS, VOLUME, Price
 from scheduler.ports import CloudError
 from tests.builders import NOW
 from tests.ec2.conftest import REGION, Emulator
 from workers.ec2.clients import Ec2Access
-from workers.ec2.emulator.spot_prices import A_GB_MONTH, AN_ADDRESS, find_on_demand_price
 from workers.ec2.market import Ec2Market, make_market
 from workers.ec2.permissions import Permissions
 from workers.ec2.price_list import read_list

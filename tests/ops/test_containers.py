@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(2400)
 
 ROOT: Final = Path(__file__).parents[2]
 COPIED: Final = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Procfile")
-FOLDERS: Final = ("examples", "leasehold", "tasks", "workers", "scheduler", "compose")
+FOLDERS: Final = ("examples", "leasehold", "tasks", "workers", "scheduler", "emulator", "compose")
 WORKERS: Final = ("reservations", "ticks", "launch", "health", "terminate")
 OURS: Final = (*WORKERS, "beat", "beat-2", "flower", "console", "metrics", "emulator")
 SECOND_HOST: Final = (*WORKERS, "beat")

@@ -231,6 +231,7 @@ def test_a_producers_code_is_checked_against_the_types_of_the_installed_client(i
 def test_the_wheel_with_its_extras_runs_a_stack(installation: Installation, wheel: Path) -> None:
     installation.install(f"{wheel}[server,emulator]")
     run = installation.leasehold
+    assert "--call-log" in installation.run_python("-m", "leasehold_emulator", "--help")
     try:
         run("up", "--detach")
         granted: dict[str, Any] = json.loads(run("reserve", "--system", "x86_64-linux", "--wait", "60", "--json"))

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("leasehold", "tasks", "workers", "scheduler")
+PACKAGES: Final = {"leasehold": "", "tasks": "", "workers": "", "scheduler": "", "leasehold_emulator": "emulator"}
+"""Package of the wheel -> the folder of the repository that contains it."""
 
 
 def list_files() -> set[str]:
-    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*"))
-    return {str(path.relative_to(ROOT)) for path in found if path.is_file() and "__pycache__" not in path.parts}
+    found = (
+        (ROOT / folder, path) for package, folder in PACKAGES.items() for path in (ROOT / folder / package).rglob("*")
+    )
+    return {str(path.relative_to(top)) for top, path in found if path.is_file() and "__pycache__" not in path.parts}
 
 
 def test_the_wheel_contains_every_file_of_the_packages_and_those_that_up_and_demo_need(tmp_path: Path) -> None:

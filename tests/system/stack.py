@@ -130,7 +130,7 @@ class Stack:
 
     def _start_emulator(self) -> str:
         log = f"--call-log={self.folder / 'calls.jsonl'}"
-        arguments = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2", log]
+        arguments = ["leasehold_emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2", log]
         arguments.append("--interruption-queue=notices")
         arguments += self.emulator_options
         emulator = Process("emulator", arguments, os.environ, self.folder)

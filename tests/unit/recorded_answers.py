@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from leasehold_emulator.settings import read_settings as read_emulator_settings
+
 from scheduler.model.command_schemas import SCHEMAS, ApplyDocument
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError, read_document
@@ -26,7 +28,6 @@ from tasks.reservations import (
     QueryDocument,
     RulesDocument,
 )
-from workers.ec2.emulator.settings import read_settings as read_emulator_settings
 from workers.settings import read_settings
 
 RECORD: Final = Path(__file__).with_suffix(".json.gz")

@@ -58,7 +58,7 @@ OPERATIONS: Final = (
     "scheduler.operations.commands",
     "scheduler.explain",
 )
-EMULATOR: Final = ("scheduler.simulation.cluster", "workers.ec2.emulator", "scheduler.store.postgresql")
+EMULATOR: Final = ("scheduler.simulation.cluster", "leasehold_emulator", "scheduler.store.postgresql")
 OF_FEW_COMMANDS: Final = ("concurrent.futures", "csv", "logging", "msgspec", "secrets", "tempfile")
 """Modules that only single commands need, so that the others and `--help` do without them."""
 HEAVY: Final[dict[str, tuple[str, ...]]] = {

@@ -1,6 +1,4 @@
-"""EC2 as the implementation of the port `Fleet`: boto3 calls, the categories of errors, user data, and an emulator for
-trials.
-"""
+"""EC2 as the implementation of the port `Fleet`: boto3 calls, the categories of errors, and user data."""
 
 from typing import Final
 

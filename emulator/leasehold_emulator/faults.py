@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import Final, Literal
 
-from workers.ec2.emulator.calls import Call, Place
-from workers.ec2.emulator.settings import Bucket, FaultRule, Throttling, Where
+from leasehold_emulator.calls import Call, Place
+from leasehold_emulator.settings import Bucket, FaultRule, Throttling, Where
 
 READING: Final = ("Describe", "Get", "List", "Search")
 

@@ -1,4 +1,4 @@
-"""Run the EC2 emulator by itself: `python -m workers.ec2.emulator`, or `leasehold emulate-ec2`."""
+"""Run the EC2 emulator by itself: `python -m leasehold_emulator`, or `leasehold emulate-ec2`."""
 
 import argparse
 import os
@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from leasehold_emulator.script import Script, change_speed, load_script
+from leasehold_emulator.server import DEFAULT_PORT, EmulatorServer, run_emulator
+from leasehold_emulator.settings import read_settings
 from scheduler.model.validation import InvalidInputError
 from workers.ec2 import EMULATOR_SECRET_VARIABLE
-from workers.ec2.emulator.script import Script, change_speed, load_script
-from workers.ec2.emulator.server import DEFAULT_PORT, EmulatorServer, run_emulator
-from workers.ec2.emulator.settings import read_settings
 
 SETTINGS: Final = {
     "boot_seconds": float,
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m workers.ec2.emulator", description="An emulated EC2.")
+    parser = argparse.ArgumentParser(prog="python -m leasehold_emulator", description="An emulated EC2.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help=f"port to listen on; 0: any free port; default: {DEFAULT_PORT}"

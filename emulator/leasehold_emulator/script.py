@@ -16,6 +16,11 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.ssm.models import ssm_backends
 
+from leasehold_emulator.background_events import LONG_BEFORE, RETIREMENT, BackgroundEvents
+from leasehold_emulator.control import Control
+from leasehold_emulator.images import find_root_device
+from leasehold_emulator.instances import EmulatedInstance, each_instance
+from leasehold_emulator.settings import EmulatorSettings, Share
 from scheduler.model.json_text import parse_json
 from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import (
@@ -32,11 +37,6 @@ from scheduler.model.validation import (
     read_document,
 )
 from scheduler.protocol.input_files import read_input_text
-from workers.ec2.emulator.background_events import LONG_BEFORE, RETIREMENT, BackgroundEvents
-from workers.ec2.emulator.control import Control
-from workers.ec2.emulator.images import find_root_device
-from workers.ec2.emulator.instances import EmulatedInstance, each_instance
-from workers.ec2.emulator.settings import EmulatorSettings, Share
 
 SETTINGS: Final = frozenset(EmulatorSettings.model_fields)
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from leasehold_emulator.error_codes import ABOUT_PLACES, find_message, find_status
 from scheduler.model.json_text import parse_json
 from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import (
@@ -24,7 +25,6 @@ from scheduler.model.validation import (
     read_document,
 )
 from scheduler.protocol.input_files import read_input_text
-from workers.ec2.emulator.error_codes import ABOUT_PLACES, find_message, find_status
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 

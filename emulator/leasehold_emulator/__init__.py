@@ -19,7 +19,7 @@ for _name in [name for name in os.environ if name.startswith("AWS_")]:
 os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
 
 with PausedGC():
-    from workers.ec2.emulator.server import EmulatorServer, make_server, run_emulator
-    from workers.ec2.emulator.settings import EmulatorSettings, FaultRule
+    from leasehold_emulator.server import EmulatorServer, make_server, run_emulator
+    from leasehold_emulator.settings import EmulatorSettings, FaultRule
 
 __all__ = ["EmulatorServer", "EmulatorSettings", "FaultRule", "make_server", "run_emulator"]

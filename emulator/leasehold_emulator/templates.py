@@ -9,8 +9,8 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import MetadataOptions
 
-from workers.ec2.emulator.calls import Call
-from workers.ec2.emulator.instances import EmulatedInstance
+from leasehold_emulator.calls import Call
+from leasehold_emulator.instances import EmulatedInstance
 
 _FLEET = "LaunchTemplateConfigs.1.LaunchTemplateSpecification."
 _ONE = "LaunchTemplate."

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from workers.ec2.emulator.allocation import find_full, list_limits
-from workers.ec2.emulator.calls import Call, Place
-from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.instances import EmulatedInstance, find_all
-from workers.ec2.emulator.lives import Lives
-from workers.ec2.emulator.settings import FaultRule
+from leasehold_emulator.allocation import find_full, list_limits
+from leasehold_emulator.calls import Call, Place
+from leasehold_emulator.faults import FaultTable
+from leasehold_emulator.instances import EmulatedInstance, find_all
+from leasehold_emulator.lives import Lives
+from leasehold_emulator.settings import FaultRule
 
 _FROM: Final = {
     "StopInstances": frozenset({"running", "stopping", "stopped"}),

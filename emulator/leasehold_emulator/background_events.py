@@ -12,13 +12,13 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
+from leasehold_emulator.error_codes import describe_reason
+from leasehold_emulator.instances import EmulatedInstance, find_instance
+from leasehold_emulator.lives import Lives
+from leasehold_emulator.log import CallLog, EventRecord
+from leasehold_emulator.notices import interruption_event, maintenance_event, rebalance_event, send_notice
+from leasehold_emulator.state_changes import StateChanges
 from scheduler.model.validation import fault
-from workers.ec2.emulator.error_codes import describe_reason
-from workers.ec2.emulator.instances import EmulatedInstance, find_instance
-from workers.ec2.emulator.lives import Lives
-from workers.ec2.emulator.log import CallLog, EventRecord
-from workers.ec2.emulator.notices import interruption_event, maintenance_event, rebalance_event, send_notice
-from workers.ec2.emulator.state_changes import StateChanges
 
 INTERRUPTED: Final = describe_reason("Server.SpotInstanceTermination")
 FAILED: Final = describe_reason("Server.InternalError")

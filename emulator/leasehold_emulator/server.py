@@ -10,14 +10,14 @@ from typing import Any, Final
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server as make_wsgi_server
 
+from leasehold_emulator.access import SecretCheck
+from leasehold_emulator.control import Control
+from leasehold_emulator.control_api import ControlApi
+from leasehold_emulator.log import CallLog
+from leasehold_emulator.middleware import Middleware
+from leasehold_emulator.script import Script
+from leasehold_emulator.settings import EmulatorSettings
 from scheduler.protocol.marks import Mark
-from workers.ec2.emulator.access import SecretCheck
-from workers.ec2.emulator.control import Control
-from workers.ec2.emulator.control_api import ControlApi
-from workers.ec2.emulator.log import CallLog
-from workers.ec2.emulator.middleware import Middleware
-from workers.ec2.emulator.script import Script
-from workers.ec2.emulator.settings import EmulatorSettings
 
 DEFAULT_PORT: Final = 4579
 BACKLOG: Final = 128
@@ -39,7 +39,7 @@ class EmulatorServer:
     """The server of an EC2 emulator. It takes its port when it is made, and serves requests after `start`. Its `url` is
     the `endpoint_url` for boto3.
 
-    `secret`: the key with which requests must be signed (workers/ec2/emulator/access.py); None: requests are not
+    `secret`: the key with which requests must be signed (emulator/leasehold_emulator/access.py); None: requests are not
     checked.
     """
 

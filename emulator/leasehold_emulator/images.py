@@ -14,7 +14,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.utilities.utils import load_resource
 
-from workers.ec2.emulator.calls import Call
+from leasehold_emulator.calls import Call
 
 DESCRIBE: Final = "DescribeImages"
 REGISTER: Final = "RegisterImage"

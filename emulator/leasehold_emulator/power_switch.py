@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from moto.core.utils import utcnow
 from moto.ec2.models import instances as moto_instances
 
-from workers.ec2.emulator.error_codes import describe_reason
+from leasehold_emulator.error_codes import describe_reason
 
 if TYPE_CHECKING:
-    from workers.ec2.emulator.lives import Life, Lives
-    from workers.ec2.emulator.settings import EmulatorSettings
+    from leasehold_emulator.lives import Life, Lives
+    from leasehold_emulator.settings import EmulatorSettings
 
 RUNNING: Final = 16
 STOPPING: Final = 64

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from workers.ec2.emulator.calls import Call
-from workers.ec2.emulator.instances import EmulatedInstance, find_all
-from workers.ec2.emulator.settings import FaultRule
+from leasehold_emulator.calls import Call
+from leasehold_emulator.instances import EmulatedInstance, find_all
+from leasehold_emulator.settings import FaultRule
 
 _VERBS: Final = {"TerminateInstances": "terminated", "StopInstances": "stopped"}
 _ATTRIBUTES: Final = {

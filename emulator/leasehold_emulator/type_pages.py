@@ -13,7 +13,7 @@ import msgspec
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 from werkzeug.wrappers import Response
 
-from workers.ec2.emulator.calls import Call
+from leasehold_emulator.calls import Call
 
 TYPES: Final = "DescribeInstanceTypes"
 OFFERINGS: Final = "DescribeInstanceTypeOfferings"

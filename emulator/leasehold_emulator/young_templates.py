@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from workers.ec2.emulator.calls import Call
-from workers.ec2.emulator.settings import FaultRule
+from leasehold_emulator.calls import Call
+from leasehold_emulator.settings import FaultRule
 
 CREATE: Final = "CreateLaunchTemplate"
 _NAMED: Final = re.compile(r"(?:.*\.)?(LaunchTemplate(?:Name|Id))(?:\.\d+)?")

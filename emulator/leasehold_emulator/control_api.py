@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from werkzeug.wrappers import Request, Response
 
+from leasehold_emulator.background_events import LONG_BEFORE, LOST, RETIREMENT
+from leasehold_emulator.error_codes import describe_reason
+from leasehold_emulator.instances import describe_instance, each_instance
+from leasehold_emulator.log import EventRecord
+from leasehold_emulator.middleware import Middleware
+from leasehold_emulator.notices import queue_path
+from leasehold_emulator.script import Script, change_speed, parse_script
+from leasehold_emulator.settings import read_settings
+from leasehold_emulator.spot_prices import list_on_demand_prices
 from scheduler.model.validation import Document, InvalidInputError, Name, Seconds, Text, fault, read_document
-from workers.ec2.emulator.background_events import LONG_BEFORE, LOST, RETIREMENT
-from workers.ec2.emulator.error_codes import describe_reason
-from workers.ec2.emulator.instances import describe_instance, each_instance
-from workers.ec2.emulator.log import EventRecord
-from workers.ec2.emulator.middleware import Middleware
-from workers.ec2.emulator.notices import queue_path
-from workers.ec2.emulator.script import Script, change_speed, parse_script
-from workers.ec2.emulator.settings import read_settings
-from workers.ec2.emulator.spot_prices import list_on_demand_prices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

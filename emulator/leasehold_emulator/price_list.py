@@ -13,9 +13,9 @@ from typing import Any, Final
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from werkzeug.wrappers import Response
 
+from leasehold_emulator.calls import Call
+from leasehold_emulator.spot_prices import A_GB_MONTH, AN_ADDRESS, find_on_demand_price
 from scheduler.model.json_text import parse_json
-from workers.ec2.emulator.calls import Call
-from workers.ec2.emulator.spot_prices import A_GB_MONTH, AN_ADDRESS, find_on_demand_price
 
 SERVICE: Final = "pricing"
 ACTION: Final = "GetProducts"

@@ -16,11 +16,11 @@ from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.block_device import BlockDeviceType
 from moto.ec2.models.elastic_block_store import VolumeAttachment
 
-from workers.ec2.emulator.calls import Place
-from workers.ec2.emulator.images import AMAZON_LINUX_ROOT
-from workers.ec2.emulator.lives import Cause, Fate, Life, Lives
-from workers.ec2.emulator.power_switch import PowerSwitch
-from workers.ec2.emulator.settings import EmulatorSettings
+from leasehold_emulator.calls import Place
+from leasehold_emulator.images import AMAZON_LINUX_ROOT
+from leasehold_emulator.lives import Cause, Fate, Life, Lives
+from leasehold_emulator.power_switch import PowerSwitch
+from leasehold_emulator.settings import EmulatorSettings
 
 ROOT_GIB: Final = 8
 """Size of the root volume of an image, in GiB."""

@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape, unescape
 
 from werkzeug.wrappers import Response
 
-from workers.ec2.emulator.calls import Place
-from workers.ec2.emulator.settings import FaultRule
+from leasehold_emulator.calls import Place
+from leasehold_emulator.settings import FaultRule
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

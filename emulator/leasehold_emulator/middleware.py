@@ -15,8 +15,8 @@ from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.wrappers import Response
 
-from workers.ec2.emulator.allocation import Price
-from workers.ec2.emulator.answers import (
+from leasehold_emulator.allocation import Price
+from leasehold_emulator.answers import (
     answer_empty_fleet,
     answer_fault,
     answer_fleet,
@@ -25,14 +25,14 @@ from workers.ec2.emulator.answers import (
     lose,
     read_error,
 )
-from workers.ec2.emulator.background_events import BackgroundEvents
-from workers.ec2.emulator.calls import Call, Place, credential_scope, read_call, read_signing_time
-from workers.ec2.emulator.control import Control
-from workers.ec2.emulator.error_codes import describe_reason
-from workers.ec2.emulator.faults import Throttle
-from workers.ec2.emulator.images import DESCRIBE, REGISTER, complete_registration, know_public_images
-from workers.ec2.emulator.instance_pages import INSTANCES, STATUSES, InstancePages
-from workers.ec2.emulator.instances import (
+from leasehold_emulator.background_events import BackgroundEvents
+from leasehold_emulator.calls import Call, Place, credential_scope, read_call, read_signing_time
+from leasehold_emulator.control import Control
+from leasehold_emulator.error_codes import describe_reason
+from leasehold_emulator.faults import Throttle
+from leasehold_emulator.images import DESCRIBE, REGISTER, complete_registration, know_public_images
+from leasehold_emulator.instance_pages import INSTANCES, STATUSES, InstancePages
+from leasehold_emulator.instances import (
     EmulatedInstance,
     find_all,
     find_subnet,
@@ -44,21 +44,21 @@ from workers.ec2.emulator.instances import (
     without_hidden,
     zone_of,
 )
-from workers.ec2.emulator.launching import Grant, find_refusal, grant_launch
-from workers.ec2.emulator.log import CallLog, find_instances
-from workers.ec2.emulator.notices import make_queue
-from workers.ec2.emulator.power import find_power_error
-from workers.ec2.emulator.price_list import SERVICE as PRICE_SERVICE
-from workers.ec2.emulator.price_list import answer_price_error, answer_products, read_price_call
-from workers.ec2.emulator.protection import find_protection
-from workers.ec2.emulator.queues import Dispatcher, install_queues
-from workers.ec2.emulator.script import Script, ScriptPlayer
-from workers.ec2.emulator.settings import FaultRule
-from workers.ec2.emulator.spot_prices import ACTION as SPOT_PRICES
-from workers.ec2.emulator.spot_prices import find_on_demand_price
-from workers.ec2.emulator.templates import complete_launch
-from workers.ec2.emulator.type_pages import answer_page, is_paged
-from workers.ec2.emulator.young_templates import CREATE, YoungTemplates
+from leasehold_emulator.launching import Grant, find_refusal, grant_launch
+from leasehold_emulator.log import CallLog, find_instances
+from leasehold_emulator.notices import make_queue
+from leasehold_emulator.power import find_power_error
+from leasehold_emulator.price_list import SERVICE as PRICE_SERVICE
+from leasehold_emulator.price_list import answer_price_error, answer_products, read_price_call
+from leasehold_emulator.protection import find_protection
+from leasehold_emulator.queues import Dispatcher, install_queues
+from leasehold_emulator.script import Script, ScriptPlayer
+from leasehold_emulator.settings import FaultRule
+from leasehold_emulator.spot_prices import ACTION as SPOT_PRICES
+from leasehold_emulator.spot_prices import find_on_demand_price
+from leasehold_emulator.templates import complete_launch
+from leasehold_emulator.type_pages import answer_page, is_paged
+from leasehold_emulator.young_templates import CREATE, YoungTemplates
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

@@ -12,12 +12,12 @@ from typing import Final, Literal
 import msgspec
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
+from leasehold_emulator.calls import Call, Place, Strategy
+from leasehold_emulator.error_codes import find_message
+from leasehold_emulator.instances import count_free_addresses
+from leasehold_emulator.lives import Life
+from leasehold_emulator.settings import EmulatorSettings, FaultRule
 from scheduler.model.quota_classes import find_quota_class
-from workers.ec2.emulator.calls import Call, Place, Strategy
-from workers.ec2.emulator.error_codes import find_message
-from workers.ec2.emulator.instances import count_free_addresses
-from workers.ec2.emulator.lives import Life
-from workers.ec2.emulator.settings import EmulatorSettings, FaultRule
 
 NO_CAPACITY: Final = "InsufficientInstanceCapacity"
 NO_ADDRESSES: Final = "InsufficientFreeAddressesInSubnet"

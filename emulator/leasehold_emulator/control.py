@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from leasehold_emulator.faults import FaultTable
+from leasehold_emulator.lives import Lives
+from leasehold_emulator.settings import EmulatorSettings, load_settings, read_settings
+from leasehold_emulator.spot_prices import SpotPrices
 from scheduler.model.validation import InvalidInputError
-from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.lives import Lives
-from workers.ec2.emulator.settings import EmulatorSettings, load_settings, read_settings
-from workers.ec2.emulator.spot_prices import SpotPrices
 
 
 class Control:

@@ -1,4 +1,4 @@
-"""Spot prices of the EC2 emulator: one seeded random walk (`model.price_walk`) for each instance type and zone.
+"""Spot prices of the EC2 emulator: one seeded random walk (`PriceWalk`) for each instance type and zone.
 
 The emulator does not know AWS's prices, so it invents them: an on-demand price from the size of the type, and spot
 prices as a share of it. They are for trials only.
@@ -15,10 +15,10 @@ import msgspec
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 from werkzeug.wrappers import Response
 
+from leasehold_emulator.calls import Call
+from leasehold_emulator.settings import SpotMarket
+from leasehold_emulator.type_pages import find_page, write_page
 from scheduler.model.price_walk import PriceWalk
-from workers.ec2.emulator.calls import Call
-from workers.ec2.emulator.settings import SpotMarket
-from workers.ec2.emulator.type_pages import find_page, write_page
 
 ACTION: Final = "DescribeSpotPriceHistory"
 PRODUCT: Final = "Linux/UNIX"

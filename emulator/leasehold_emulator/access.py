@@ -13,7 +13,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from werkzeug.wrappers import Request
 
-from workers.ec2.emulator.answers import answer_error
+from leasehold_emulator.answers import answer_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.events.models import events_backends
 from moto.sqs.models import sqs_backends
 
-from workers.ec2.emulator.lives import Life
+from leasehold_emulator.lives import Life
 from workers.ec2.interruptions import HEALTH, INTERRUPTION, REBALANCE, STATE_CHANGE, STATES
 
 NOTICE_SECONDS: Final = 120.0

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from workers.ec2.emulator.settings import EmulatorSettings
+from leasehold_emulator.settings import EmulatorSettings
 
 Kind = Literal["stuck", "terminated", "impaired", "unreachable"]
 Cause = Literal["call", "interrupted", "retired", "lost", "boot_failure", "fault"]

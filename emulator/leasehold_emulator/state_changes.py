@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Final
 
-from workers.ec2.emulator.instances import EmulatedInstance
-from workers.ec2.emulator.lives import Lives
-from workers.ec2.emulator.notices import send_notice, state_event
+from leasehold_emulator.instances import EmulatedInstance
+from leasehold_emulator.lives import Lives
+from leasehold_emulator.notices import send_notice, state_event
 
 _BEFORE: Final = {"running": "pending", "terminated": "shutting-down", "stopped": "stopping"}
 """State -> the state through which EC2 always enters it, at least for a moment."""

@@ -16,9 +16,9 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_dict_attribute_mapping, passes_filter_dict
 from werkzeug.wrappers import Response
 
-from workers.ec2.emulator.calls import Call
-from workers.ec2.emulator.instances import EmulatedInstance, each_instance, find_all
-from workers.ec2.emulator.type_pages import add_next, find_page, write_page
+from leasehold_emulator.calls import Call
+from leasehold_emulator.instances import EmulatedInstance, each_instance, find_all
+from leasehold_emulator.type_pages import add_next, find_page, write_page
 
 INSTANCES: Final = "DescribeInstances"
 STATUSES: Final = "DescribeInstanceStatus"

@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-from workers.ec2.emulator.allocation import NO_CAPACITY, Price, allocate, list_limits
-from workers.ec2.emulator.answers import PlacedFault
-from workers.ec2.emulator.calls import Call, Place
-from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.lives import Life, Lives
-from workers.ec2.emulator.settings import FaultRule
+from leasehold_emulator.allocation import NO_CAPACITY, Price, allocate, list_limits
+from leasehold_emulator.answers import PlacedFault
+from leasehold_emulator.calls import Call, Place
+from leasehold_emulator.faults import FaultTable
+from leasehold_emulator.lives import Life, Lives
+from leasehold_emulator.settings import FaultRule
 
 ALONE: Final = FaultRule(
     code="InvalidParameterCombination",

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from workers.ec2.emulator.calls import Call
+from leasehold_emulator.calls import Call
 
 MOST_KEPT: Final = 100_000
 """Most calls, and most events, that the log keeps in memory. The log file, if there is one, has all of them."""
