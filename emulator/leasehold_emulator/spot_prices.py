@@ -18,7 +18,7 @@ from werkzeug.wrappers import Response
 from leasehold_emulator.calls import Call
 from leasehold_emulator.settings import SpotMarket
 from leasehold_emulator.type_pages import find_page, write_page
-from scheduler.model.price_walk import PriceWalk
+from scheduler.simulation.price_walk import PriceWalk
 
 ACTION: Final = "DescribeSpotPriceHistory"
 PRODUCT: Final = "Linux/UNIX"

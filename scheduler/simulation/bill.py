@@ -4,11 +4,11 @@ from typing import Final
 
 import msgspec
 
-from scheduler.model.price_walk import HOUR
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import WITH_MACHINE
 from scheduler.simulation.cluster import SimulatedCluster
 from scheduler.simulation.market import find_type
+from scheduler.simulation.price_walk import HOUR
 
 _DIGITS: Final = 6
 """Decimals of the hours and dollars of a bill."""

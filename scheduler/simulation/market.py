@@ -9,13 +9,13 @@ from typing import Final
 from typing_extensions import override
 
 from scheduler.model.market import InstanceType, Price
-from scheduler.model.price_walk import HOUR, PriceWalk
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market, Slot
 from scheduler.operations.market.refresh import refresh_market, save_market
 from scheduler.ports import Store
 from scheduler.ports.market import MarketSource
 from scheduler.simulation.cloud_documents import MarketDocument, TypeDocument
+from scheduler.simulation.price_walk import HOUR, PriceWalk
 
 ANY_ZONE: Final = "simulated"
 """The zone for which the market has prices if the rules name no zone."""

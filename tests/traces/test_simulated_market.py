@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from bench.market_week import compare
-from scheduler.model.price_walk import PriceWalk
 from scheduler.model.rules import Rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.cloud_documents import MarketDocument, read_simulated_cloud
 from scheduler.simulation.fleet import make_fleet
 from scheduler.simulation.market import SimulatedMarket
+from scheduler.simulation.price_walk import PriceWalk
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import Workload
 from tests.rules.playing import Document, Played, a_scenario, play_out, submit

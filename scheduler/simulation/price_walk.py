@@ -22,7 +22,7 @@ class PriceWalk:
     def __init__(self, low: float, high: float, volatility: float, step_seconds: float, seed: str) -> None:
         self._low, self._high = low, high
         self._change = volatility * sqrt(step_seconds / HOUR)
-        self._random = Random(seed)  # noqa: S311 - a simulation
+        self._random = Random(seed)
         self._shares = [self._random.uniform(low, high)]
 
     def find_share(self, steps: int) -> float:
