@@ -60,7 +60,11 @@ def _find_sentence(event: "Event") -> str:
 def _describe_victim(detail: Mapping[str, Any]) -> str:
     payer = f" of account {detail['account']}" if detail.get("account") else ""
     text = f"preempted by {detail['by']}{payer}, which pays at {_name(detail['level'])}"
-    text += f": it ran at {_name(detail['ran_at'])} and had used {show_cost(detail['cost'])}"
+    used = show_cost(detail["cost"])
+    if component := detail.get("component"):
+        text = f"{component} on {detail['slot']} {text}"
+        used = f"{used} as its share"
+    text += f": it ran at {_name(detail['ran_at'])} and had used {used}"
     return text + _describe_deadline("; its holder must release it by {}", detail)
 
 

@@ -111,6 +111,17 @@ def subtract(left: Levels, right: Levels) -> Levels:
     return (left[0] - right[0], left[1] - right[1], left[2] - right[2], left[3] - right[3], left[4] - right[4])
 
 
+def share_of(amounts: Levels, part: int, whole: int) -> Levels:
+    """Return `amounts` × `part` / `whole`."""
+    return (
+        amounts[0] * part / whole,
+        amounts[1] * part / whole,
+        amounts[2] * part / whole,
+        amounts[3] * part / whole,
+        amounts[4] * part / whole,
+    )
+
+
 def at_level(level: int, amount: float) -> Levels:
     """Return a tuple of amounts with `amount` at `level` and 0 at all other paid levels. If `level` is the free level,
     all amounts are 0.

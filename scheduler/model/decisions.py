@@ -65,14 +65,15 @@ class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assign", 
 
 
 class Preempt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="preempt", tag_field="do"):
-    """Decision to end running reservations (the victims) on one slot, so that a pending reservation of a better level
-    gets it.
+    """Decision to end running work of other reservations (the victims) on one slot, so that a pending reservation of a
+    better level gets it. Victims end as a whole, except those in `partial`: only elastic leases of these end on this
+    slot, each by a `Revoke` that follows this decision.
 
     The account of the pending reservation pays what the victims have cost so far, and the victims' accounts get it
-    back. The new lease starts with that cost. `revoke_by` None: the victims become pending at once; the next decision
-    is the `Assign` of the reservation, and both are written together or not at all. With a `revoke_by`, the victims are
-    `revoking` until that time, and the leases of the reservation are `claimed`. A gang on several slots has a decision
-    for each slot with victims; all of them have all leases of the gang, and are written together or not at all.
+    back. The new lease starts with that cost. `revoke_by` None: the victims become pending at once; the `Assign` of the
+    reservation follows. With a `revoke_by`, the victims are `revoking` until that time, and the leases of the
+    reservation are `claimed`. A gang on several slots has a decision for each slot with victims; all of them have all
+    leases of the gang. All these decisions for one reservation are written together or not at all.
     """
 
     reservation: str
@@ -83,6 +84,8 @@ class Preempt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="preempt"
     leases: tuple[Placement, ...] = ()
     """Placements of the essential instances of the pending reservation."""
     revoke_by: float | None = None
+    partial: tuple[str, ...] = ()
+    """The victims that stay leased."""
 
 
 class Relevel(
@@ -119,7 +122,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="grant", ta
     resources: dict[str, float] = {}
 
 
-RevokeReason = Literal["reclaimed", "slot_gone", "slot_offline", "slot_interrupted", "slot_draining"]
+RevokeReason = Literal["reclaimed", "preempted", "slot_gone", "slot_offline", "slot_interrupted", "slot_draining"]
 
 
 class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="revoke", tag_field="do"):
@@ -127,7 +130,8 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="revoke", 
 
     `revoke_by`: time until which the holder may keep the instance; None: the instance ends now. `room_for`: id of the
     reservation whose essential instances need the capacity. The `Revoke` decisions for that reservation, and its
-    `Assign` or `Claim` after them, are written together or not at all.
+    `Assign` or `Claim` after them, are written together or not at all; so are those with the reason `preempted` and the
+    `Preempt` before them.
     """
 
     reservation: str
@@ -289,7 +293,7 @@ def describe_decision(decision: Decision) -> dict[str, Any]:
     for mark in ("revoke_by", "room_for", "epoch", "resources"):
         document.pop(mark, None)
     if isinstance(decision, Preempt):
-        del document["leases"]
+        del document["leases"], document["partial"]
     if "leases" in document:
         document["leases"] = [{"component": lease["component"], "slot": lease["slot"]} for lease in document["leases"]]
     if document.get("level", 0) is None:

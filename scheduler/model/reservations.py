@@ -176,6 +176,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     confirmed_at: float | None = None
     state: LeaseState = "held"
     revoke_by: float | None = None
+    revoke_reason: str | None = None
+    """Why an elastic lease is being revoked alone; None: it is not, or an older version revoked it."""
 
 
 class PublicReservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):

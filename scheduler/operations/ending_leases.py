@@ -1,13 +1,13 @@
 """Ending leases: what changes when a reservation ends, returns to the queue, or loses some of its elastic instances."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.reservations import NO_DETAILS, Lease, Reservation
 from scheduler.model.rules import Rules, expiry_of_pending
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.lifecycle.timers import may_restart_again
@@ -159,11 +159,18 @@ def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str
     return end_reservation(work, rules, current, "failed", reason, failed_at=work.now, details=details)
 
 
-def add_instance_event(work: UnitOfWork, name: str, reservation: str, lease: Lease, reason: str) -> None:
+def add_instance_event(
+    work: UnitOfWork,
+    name: str,
+    reservation: str,
+    lease: Lease,
+    reason: str,
+    details: Mapping[str, Any] = NO_DETAILS,
+) -> None:
     """Stage the event that the lease of one elastic instance was granted, revoked or ended, for this `reason`. `name`:
-    the name of the event.
+    the name of the event. `details`: further details.
     """
-    detail: dict[str, Any] = {"component": lease.component, "slot": lease.slot, "reason": reason}
+    detail: dict[str, Any] = {**details, "component": lease.component, "slot": lease.slot, "reason": reason}
     if lease.revoke_by is not None:
         detail["deadline"] = lease.revoke_by
     work.add_event(Event(at=work.now, name=name, cause=work.cause, reservation=reservation, detail=detail))

@@ -230,7 +230,8 @@ def _endings_of(planned: Plan) -> dict[str, Ending]:
     for decision in planned.decisions:
         match decision:
             case Preempt():
-                losers, reason = decision.victims, f"preempted by {decision.reservation}"
+                losers = tuple(name for name in decision.victims if name not in decision.partial)
+                reason = f"preempted by {decision.reservation}"
             case Expire() | Fail() | Requeue() | Revoke():
                 losers, reason = (decision.reservation,), decision.reason
             case _:

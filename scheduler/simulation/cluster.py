@@ -312,6 +312,7 @@ def _make_lease(
         confirmed_at=now,
         state=given.state,
         revoke_by=given.revoke_by,
+        revoke_reason=given.revoke_reason,
         cores=given.cores,
     )
 

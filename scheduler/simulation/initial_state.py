@@ -40,6 +40,8 @@ class LeaseRecord(Document):
     state: Literal["held", "revoking", "claimed"] = "held"
     """State of the lease. `claimed`: its reservation is still pending and waits for this slot."""
     revoke_by: Signed | None = None
+    revoke_reason: Literal["preempted", "reclaimed", "slot_interrupted"] | None = None
+    """Why an elastic lease is being revoked alone."""
     assigned_at: Signed | None = None
     cores: Amount | None = None
     """The number of cpus of its slot that the lease may use; default: the cpus in its resources."""

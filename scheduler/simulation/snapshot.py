@@ -98,7 +98,11 @@ def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
     """Return the fields of a lease's record that concern accounts: level, cost and start. If the lease is being revoked
     or is a claim, also return its state and the deadline of the revoke (`revoke_by`).
     """
-    state = {"state": lease.state, "revoke_by": _since(lease.revoke_by, now)} if lease.state != "held" else {}
+    state: dict[str, Any] = {}
+    if lease.state != "held":
+        state = {"state": lease.state, "revoke_by": _since(lease.revoke_by, now)}
+    if lease.revoke_reason is not None:
+        state["revoke_reason"] = lease.revoke_reason
     cost = list(settle(lease, now).cost)
     return {"level": lease.level, "cost": cost, "assigned_at": _since(lease.assigned_at, now), **state}
 

@@ -171,6 +171,7 @@ leases: Final = Table(
     _of_lease(_real("charged_at", null=True)),
     _of_lease(_real("weight")),
     _of_lease(_real("cores", null=True)),
+    _of_lease(_text("revoke_reason", null=True)),
     PrimaryKeyConstraint("reservation", "component"),
     sqlite_with_rowid=False,
 )

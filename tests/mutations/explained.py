@@ -108,8 +108,11 @@ EXPLAINED: Final[Changes] = {
                 "self._left[group.account.id] < self._least",
             ),
         ],
-        "_find_targets": [
-            Change("a list of one entry is sorted already", "len(runs) > 1", "len(runs) >= 1"),
+        "_sort": [
+            Change("a list of one entry is sorted already", "len(victims) > 1", "len(victims) >= 1"),
+        ],
+        "_list_victims": [
+            Change("the only lease of a reservation is essential", "len(run.leases) > 1", "len(run.leases) >= 1"),
         ],
     },
     "scheduler.policy.quota.reclaim": {

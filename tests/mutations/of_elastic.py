@@ -49,6 +49,11 @@ OF_ELASTIC: Final[Changes] = {
     "scheduler.policy.elastic.instances": {
         "list_groups": [
             Change(
+                "no instance of a component is granted in the tick that preempts one",
+                "any(find_number(need.component, name) is not None for name in preempted)",
+                "False",
+            ),
+            Change(
                 "an instance that was given back without a revocation is not granted again",
                 "numbers.keys() | returned",
                 "numbers.keys()",

@@ -69,6 +69,11 @@ OF_LIFECYCLE: Final[Changes] = {
         ],
         "_find_loss": [
             Change(
+                "an elastic lease that was preempted has this reason at the end of its grace, too",
+                "'preempted' if lease.revoke_reason == 'preempted' else 'reclaimed'",
+                "'reclaimed'",
+            ),
+            Change(
                 "an interrupted instance stays until the machine ends",
                 "_find_grace_end(cycle, reservation, [slot])",
                 "None",

@@ -10,6 +10,11 @@ OF_QUOTA: Final[Changes] = {
             Change("what this tick has assigned is gone", "[usage.amounts, *given]", "[usage.amounts]"),
         ],
     },
+    "scheduler.policy.quota.running": {
+        "RunningWork.share_cost": [
+            Change("elastic leases that end alone cost their share", "self._divided[2]", "1"),
+        ],
+    },
     "scheduler.policy.quota.accounting": {
         "_earn": [
             Change(
@@ -34,6 +39,29 @@ OF_QUOTA: Final[Changes] = {
                 "quota_run.running.list_worse(level - 1)",
             ),
         ],
+        "_list_victims": [
+            Change("only the slots of essential leases end a whole reservation", "lease.kind == 'essential'", "True"),
+            Change(
+                "min_run_time protects an elastic lease from its own start on",
+                "lease.assigned_at + least",
+                "run.leases[0].assigned_at + least",
+            ),
+        ],
+        "_rank_set": [
+            Change(
+                "of equal victims the elastic lease ends first", "victim.key[1] is None", "victim.key[1] is not None"
+            ),
+        ],
+        "_find_position": [
+            Change(
+                "of equal elastic leases the last instance ends first",
+                "before + (find_number(each, lease.component) or 0)",
+                "before - (find_number(each, lease.component) or 0)",
+            ),
+        ],
+        "name_victims": [
+            Change("a victim on several slots is named on the first one", "there[0]", "there[-1]"),
+        ],
     },
     "scheduler.policy.quota.preempt_gangs": {
         "preempt_for_gangs": [
@@ -42,9 +70,6 @@ OF_QUOTA: Final[Changes] = {
                 "account.id in quota_run.gang_preemptors",
                 "False",
             ),
-        ],
-        "_name_victims": [
-            Change("a victim on several slots is named on the first one", "there[0]", "there[-1]"),
         ],
     },
     "scheduler.policy.quota.account_limits": {

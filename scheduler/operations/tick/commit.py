@@ -152,9 +152,10 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
     Return the chunks.
 
     A preemption without a grace period, and revokes of elastic instances that make capacity for a reservation, form a
-    unit with the assignment or claim that follows them. All preemptions for one gang are in one unit. Other grants,
-    revokes or CPU limits of one reservation form a unit by kind, because copying and reading all leases of a
-    reservation once for each decision would be slow. Every other decision is a unit of its own.
+    unit with the assignment or claim that follows them. All preemptions for one gang are in one unit, with the revokes
+    of preempted elastic instances. Other grants, revokes or CPU limits of one reservation form a unit by kind, because
+    copying and reading all leases of a reservation once for each decision would be slow. Every other decision is a unit
+    of its own.
     """
     units: list[list[Decision]] = []
     for decision in decisions:
@@ -184,16 +185,18 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
     if isinstance(last, Preempt) and isinstance(decision, Preempt):
         return decision.reservation == last.reservation  # of one gang, on several slots
     awaited = _find_beneficiary(last)
+    if isinstance(last, Revoke) and isinstance(decision, Preempt):
+        return last.reason == "preempted" and awaited == decision.reservation  # of one gang, on several slots
     return awaited is not None and awaited == _find_newcomer(decision)  # promise: unit-whole
 
 
 def _find_beneficiary(decision: Decision) -> str | None:
     """Return the reservation for which this decision makes capacity, if its assignment or claim must be in the same
-    unit. Such decisions are (1) a preemption without a grace period and (2) a revoke with `room_for`. Return None for
-    other decisions.
+    unit. Such decisions are (1) a preemption without a grace period or of elastic instances, which revokes follow, and
+    (2) a revoke with `room_for`. Return None for other decisions.
     """
     match decision:
-        case Preempt(revoke_by=None):
+        case Preempt() if decision.revoke_by is None or decision.partial:
             return decision.reservation
         case Revoke():
             return decision.room_for
@@ -280,7 +283,9 @@ class _Writer:
                     reason = self._reservations.make_way([each for each in unit if isinstance(each, Revoke)], unit[-1])
                 case Preempt():
                     assignment = last if isinstance(last := unit[-1], Assign) else None
-                    reason = self._quota.preempt([each for each in unit if isinstance(each, Preempt)], assignment)
+                    revokes = [each for each in unit if isinstance(each, Revoke)]
+                    preempts = [each for each in unit if isinstance(each, Preempt)]
+                    reason = self._quota.preempt(preempts, revokes, assignment)
                 case _:
                     reason = self._write(first)
         except IllegalMoveError as error:

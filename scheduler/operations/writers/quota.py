@@ -5,18 +5,18 @@ Sources: the steps charge, preempt and relevel of qscheduler.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from scheduler.model.accounts import NOTHING, Account, Levels, add, find_samples, subtract
-from scheduler.model.decisions import Assign, Preempt, Relevel
+from scheduler.model.decisions import Assign, Preempt, Relevel, Revoke
 from scheduler.model.events import Event
-from scheduler.model.reservations import Reservation
-from scheduler.operations.ending_leases import return_to_queue, revoke
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.operations.ending_leases import REVOKED, add_instance_event, note_unclean, return_to_queue, revoke
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
-from scheduler.policy.quota.accounting import charge, settle, stop
+from scheduler.policy.quota.accounting import charge, settle, share_cost, stop, sum_costs, take_share
 
 PREEMPTED = "preempted"
 CLAIMED = "reservation_claimed"
@@ -104,7 +104,9 @@ class QuotaWriter:
         if self.work.account_of(current) is None:
             return "the reservation's account does not exist"
         leases = tuple(
-            msgspec.structs.replace(
+            msgspec.structs.replace(lease, level=decision.to)
+            if lease.state == "revoking"  # it costs nothing any more
+            else msgspec.structs.replace(
                 settle(lease, self.now),
                 level=decision.to,
                 charged_at=self.now,
@@ -116,38 +118,55 @@ class QuotaWriter:
         self._add_event(RELEVELLED, current, **{"from": decision.source, "to": decision.to})
         return None
 
-    def preempt(self, decisions: Sequence[Preempt], assignment: Assign | None) -> str | None:
+    def preempt(self, decisions: Sequence[Preempt], revokes: Sequence[Revoke], assignment: Assign | None) -> str | None:
         """Write the preemptions for one reservation (the newcomer) together with its assignment. There are several if
         it is a gang that preempts on several slots. If the preempted reservations (the victims) get a grace period, the
         newcomer gets claims instead of the assignment. If one of these cannot be written, write nothing and return the
-        reason as text; else return None.
+        reason as text; else return None. `revokes`: the preempted elastic leases of victims that stay leased.
 
         The account of the newcomer pays what the victims have cost, and the accounts of the victims get it back. The
         newcomer's first lease starts with that cost.
         """
-        if (reason := self._object_to(decisions, assignment)) is not None:
+        if (reason := self._object_to(decisions, revokes, assignment)) is not None:
             return reason
         current = self.work.reservations[decisions[0].reservation]
-        present = [self.work.reservations[name] for each in decisions for name in each.victims]
-        cost = _sum_costs(present, self.now)
+        victims = self._list_victims(decisions, revokes)
+        cost = NOTHING
+        for victim in victims:
+            cost = add(cost, victim.cost)
         if (payer := self.work.account_of(current)) is None:
             return "the reservation's account does not exist"
         # Balances are compared level by level, from level 0 on. A balance equal to the cost is too little.
         if not cost < payer.balance:
-            return f"account {payer.id} has too little balance to preempt {', '.join(victim.id for victim in present)}"
-        self._pay(payer, present, cost)
-        for each in decisions:
-            for name in each.victims:
-                self._take_back(self.work.reservations[name], each)
+            names = ", ".join(victim.row.id for victim in victims)
+            return f"account {payer.id} has too little balance to preempt {names}"
+        self._pay(payer, victims, cost)
+        for victim in victims:
+            self._take_back(victim)
         self._put_in_place(current, decisions, assignment, cost)
         return None
 
-    def _object_to(self, decisions: Sequence[Preempt], assignment: Assign | None) -> str | None:
+    def _list_victims(self, decisions: Sequence[Preempt], revokes: Sequence[Revoke]) -> list["_Victim"]:
+        """Return the preempted reservations, each once, with what is paid for them."""
+        found: dict[str, _Victim] = {}
+        for decision in decisions:
+            for name in decision.victims:
+                row = self.work.reservations[name]
+                parts = {each.component for each in revokes if each.reservation == name}
+                cost = share_cost(row.leases, len(parts), self.now) if parts else sum_costs(row.leases, self.now)
+                found.setdefault(name, _Victim(row, decision, cost, parts))
+        return list(found.values())
+
+    def _object_to(
+        self, decisions: Sequence[Preempt], revokes: Sequence[Revoke], assignment: Assign | None
+    ) -> str | None:
         """Return as text why the rows do not allow the preemptions for one reservation; None if they do. The balance of
         its account is not tested.
         """
         decision = decisions[0]
+        parting = {(each.reservation, each.component) for each in revokes}
         names = [name for each in decisions for name in each.victims]
+        leaving = [name for each in decisions for name in each.victims if name not in each.partial]
         if decision.revoke_by is None and assignment is None:
             return "no assignment follows the preemption"
         current = self.work.reservations.get(decision.reservation)
@@ -156,21 +175,27 @@ class QuotaWriter:
         if not all(name in self.work.reservations for name in names):
             return "a reservation to preempt does not exist any more"
         for each in decisions:
-            victims = [self.work.reservations[name] for name in each.victims]
-            if (reason := self._object_to_victims(current, victims, each)) is not None:
+            own = [revoke for revoke in revokes if revoke.slot == each.slot]
+            if (reason := self._object_to_victims(current, each, own)) is not None:
                 return reason
         if current.leases:
             return "the reservation has a claim already"
         is_claim = decision.revoke_by is not None
-        return self._leases.object_to(current, decision.leases, leaving=names, is_claim=is_claim)
+        return self._leases.object_to(current, decision.leases, leaving=leaving, parting=parting, is_claim=is_claim)
 
-    def _object_to_victims(self, current: Reservation, victims: Sequence[Reservation], decision: Preempt) -> str | None:
-        """Return as text why one of `victims` may not be preempted for the reservation `current`, by the current rows.
-        Return None if all may be preempted.
+    def _object_to_victims(self, current: Reservation, decision: Preempt, revokes: Sequence[Revoke]) -> str | None:
+        """Return as text why one of the victims of `decision` may not be preempted for the reservation `current`, by
+        the current rows. Return None if all may be preempted. `revokes`: those of elastic leases on the slot.
         """
         account = self.work.account_of(current)
-        for victim in victims:
+        for victim in (self.work.reservations[name] for name in decision.victims):
             there = [each for each in victim.leases if each.slot == decision.slot and self.work.is_there(each)]
+            if victim.id in decision.partial:
+                ending = {(each.component, each.epoch) for each in revokes if each.reservation == victim.id}
+                there = [each for each in there if each.kind == "elastic" and each.state == "held"]
+                there = [each for each in there if (each.component, each.epoch) in ending]
+                if len(there) < len(ending):
+                    return f"{victim.id} does not have this elastic lease on {decision.slot} any more"
             if victim.phase != "leased" or not there:
                 return f"{victim.id} has no lease on {decision.slot}"
             if any(lease.level <= decision.level for lease in victim.leases):
@@ -184,42 +209,71 @@ class QuotaWriter:
                 return f"{victim.id} belongs to the same account"
         return None
 
-    def _pay(self, payer: Account, victims: Sequence[Reservation], cost: Levels) -> None:
+    def _pay(self, payer: Account, victims: Sequence["_Victim"], cost: Levels) -> None:
         """Take `cost` from `payer`, the account of the reservation that gets the slot, and pay each account of a
-        preempted reservation what that reservation has cost. A victim without an account gets nothing back.
+        preempted reservation what that reservation, or its share, has cost. A victim without an account gets nothing
+        back.
         """
         for victim in victims:
-            if (account := self.work.account_of(victim)) is not None:
-                balance = add(account.balance, _sum_costs([victim], self.now))
+            if (account := self.work.account_of(victim.row)) is not None:
+                balance = add(account.balance, victim.cost)
                 self.work.put(msgspec.structs.replace(account, balance=balance))
         self.work.put(msgspec.structs.replace(payer, balance=subtract(payer.balance, cost)))
 
-    def _take_back(self, victim: Reservation, decision: Preempt) -> None:
-        """Return a preempted reservation (the victim) to the queue at once, or, if the decision has a deadline, revoke
-        its leases. From now on the victim's account does not pay for it.
+    def _take_back(self, victim: "_Victim") -> None:
+        """Return a preempted reservation to the queue at once, or, if the decision has a deadline, revoke its leases.
+        If it stays leased, end or revoke only the elastic leases that were preempted. From now on its account does not
+        pay for these leases.
         """
+        row, decision = victim.row, victim.decision
         newcomer = self.work.reservations[decision.reservation]
         details = {
             "by": newcomer.id,
             "account": newcomer.request.account,
             "level": decision.level,
-            "ran_at": max(lease.level for lease in victim.leases),
+            "ran_at": max(lease.level for lease in row.leases),
             "slot": decision.slot,
-            "cost": list(_sum_costs([victim], self.now)),
+            "cost": list(victim.cost),
             "deadline": decision.revoke_by,
         }
-        if decision.revoke_by is None:
-            return_to_queue(self.work, self.rules, victim, PREEMPTED, details=details)
-            return
-        stopped = [stop(lease, self.now) for lease in victim.leases]
-        revoke(self.work, victim, PREEMPTED, decision.revoke_by, stopped, details=details)
+        if victim.parts:
+            self._take_parts(victim, details)
+        elif decision.revoke_by is None:
+            return_to_queue(self.work, self.rules, row, PREEMPTED, details=details)
+        else:
+            stopped = [stop(lease, self.now) for lease in row.leases]
+            revoke(self.work, row, PREEMPTED, decision.revoke_by, stopped, details=details)
+
+    def _take_parts(self, victim: "_Victim", details: Mapping[str, Any]) -> None:
+        """End or revoke the preempted elastic leases of a reservation that stays leased. `details`: of the event."""
+        revoke_by, left, gone = victim.decision.revoke_by, list[Lease](), list[Lease]()
+        for lease in take_share(victim.row.leases, victim.parts, self.now):
+            if lease.component not in victim.parts:
+                left.append(lease)
+                continue
+            gone.append(lease)
+            if revoke_by is not None:
+                leaving = {"state": "revoking", "revoke_by": revoke_by, "revoke_reason": PREEMPTED}
+                left.append(msgspec.structs.replace(lease, **leaving))
+        self.work.put(msgspec.structs.replace(victim.row, leases=tuple(left)))
+        for lease in gone:
+            if revoke_by is None:
+                self.work.free_slot(lease)
+                note_unclean(self.work, self.rules, lease)
+            else:
+                self.work.put(self.work.slots[lease.slot])
+        # One event has the payment; with several leases on other slots each has an event of its own.
+        for index, lease in enumerate(gone):
+            parted = msgspec.structs.replace(lease, revoke_by=revoke_by)
+            paid = details if index == 0 else {}
+            add_instance_event(self.work, REVOKED, victim.row.id, parted, PREEMPTED, paid)
 
     def _put_in_place(
         self, current: Reservation, decisions: Sequence[Preempt], assignment: Assign | None, cost: Levels
     ) -> None:
         decision = decisions[0]
         details: dict[str, Any] = {
-            "preempted": [name for each in decisions for name in each.victims],
+            "preempted": list(dict.fromkeys(name for each in decisions for name in each.victims)),
             "account": current.request.account,
             "slot": decision.slot,
             "cost": list(cost),
@@ -243,12 +297,12 @@ class QuotaWriter:
         )
 
 
-def _sum_costs(reservations: Iterable[Reservation], now: float) -> Levels:
-    """Return what all leases of these reservations have cost up to `now`, by level. A lease that began with the cost of
-    a preempted reservation includes this cost.
-    """
-    total = NOTHING
-    for reservation in reservations:
-        for lease in reservation.leases:
-            total = add(total, settle(lease, now).cost)
-    return total
+class _Victim(NamedTuple):
+    """A preempted reservation, as its row was before."""
+
+    row: Reservation
+    decision: Preempt
+    cost: Levels
+    """What is paid for it: its cost or, if it stays leased, the share of the leases that end."""
+    parts: set[str]
+    """The components of the elastic leases that end alone; empty: the reservation ends as a whole."""

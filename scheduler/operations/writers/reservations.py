@@ -269,7 +269,9 @@ class ReservationWriter:
         """
         if current.phase != "leased":
             return f"the reservation is {current.phase}"
-        if decision.reason == "reclaimed":
+        if decision.reason == "preempted" and lease.state != "revoking":
+            return "no preemption of the lease comes with the revoke"
+        if decision.reason in {"reclaimed", "preempted"}:
             has_time = lease.revoke_by is not None and self.now < lease.revoke_by
             return "the grace period of the holder is not over" if lease.state == "revoking" and has_time else None
         return None if self._leases.is_lost(lease, decision.reason) else "the slot of the lease is not lost"
@@ -281,14 +283,14 @@ class ReservationWriter:
         The row of the reservation is changed once for all of these leases. Copying 10,000 leases for each of them would
         take minutes.
         """
-        by_component = {lease.component: (lease, decision.revoke_by) for lease, decision in partings}
+        by_component = {lease.component: (lease, decision.revoke_by, decision.reason) for lease, decision in partings}
         left = []
         for each in current.leases:
-            lease, revoke_by = by_component.get(each.component, (None, None))
+            lease, revoke_by, reason = by_component.get(each.component, (None, None, None))
             if lease is None:
                 left.append(each)
             elif revoke_by is not None:
-                left.append(msgspec.structs.replace(lease, state="revoking", revoke_by=revoke_by))
+                left.append(msgspec.structs.replace(lease, state="revoking", revoke_by=revoke_by, revoke_reason=reason))
         died = [
             lease.component
             for lease, decision in partings

@@ -135,6 +135,8 @@ class CycleState:
         self.timers = Timers(now)
         self.vacated: set[tuple[str, str]] = set()
         """(reservation id, component) of elastic leases that this cycle ended while their reservation stays leased."""
+        self.preempted_instances: dict[str, list[str]] = {}
+        """Reservation id -> its elastic instances that this cycle preempted while it stays leased."""
         self.turns = WorkBudget(self.cache.turns, self.rules.limits.work_per_tick)
         """The work budgets of this cycle: how much work the gangs and elastic components of each principal or account
         may take.
@@ -213,6 +215,12 @@ class CycleState:
         if slot_info is not None and (reservation.id, component) in slot_info.leases:
             slot_info.end_lease((reservation.id, component), self.now)
             self.note_restless(slot_info)
+
+    def note_preempted(self, reservation: Reservation, component: str) -> None:
+        """Record that an elastic instance is preempted, so that no instance of its component is granted in this
+        cycle.
+        """
+        self.preempted_instances.setdefault(reservation.id, []).append(component)
 
     def requeue(self, reservation: Reservation, decision: Requeue | Restart) -> None:
         """Decide that a reservation is pending again, and end its leases. Its position in the queue is that of

@@ -117,6 +117,8 @@ class ElasticGroup:
     """The ids of the slots that no further instance of the group may get, because of the limits of its account. None:
     the account has no limits. While slots are refused, missing instances launch nothing.
     """
+    is_preempted: bool = False
+    """Whether this cycle has preempted an instance of the group. Then it grants none."""
     first_unopened: int | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -217,7 +219,7 @@ def list_groups(
     the reservation in the order in which reservations are served. `leases`: its present leases.
 
     An instance that the holder gave back is not granted again, and a component gets no more instances than the holder
-    wants (`wanted.py`).
+    wants (`wanted.py`). A component of which this cycle has preempted an instance gets none.
     """
     held = [lease for lease in leases if lease.kind == "elastic"]
     has_grace = bool(demand.settings.preemption_grace)
@@ -229,9 +231,12 @@ def list_groups(
         most, returned = find_wanted(need.component, declined)
         excluded = numbers.keys() | returned
         missing = max(min(count - len(excluded), most - len(numbers)), 0)
+        preempted = cycle.preempted_instances.get(reservation.id, ())
+        if is_preempted := any(find_number(need.component, name) is not None for name in preempted):
+            missing = 0
         unopened = islice(_list_others(first, count, excluded), missing) if missing else ()
         group = ElasticGroup((position, len(groups)), need, reservation, iter(unopened), demand.shape.elastic)
-        group.missing = missing
+        group.missing, group.is_preempted = missing, is_preempted
         for number, lease in sorted(numbers.items()):
             index, home = first + number, cycle.slot_infos.get(lease.slot)
             if home is not None and not (

@@ -184,7 +184,7 @@ class ElasticDecisions:
         """
         for elastic_instance in elastic_instances:
             slot_info = elastic_instance.slot_info
-            if slot_info is None or elastic_instance.holder.id in self._claiming:
+            if slot_info is None or elastic_instance.holder.id in self._claiming or elastic_instance.group.is_preempted:
                 continue
             slot, amounts, usage = (
                 slot_info.slot,

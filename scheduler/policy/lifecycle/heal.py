@@ -282,7 +282,9 @@ def _find_loss(
         if lease.revoke_by is not None and not cycle.is_due(min(ends)):
             cycle.timers.add(min(ends))
             return None if min(ends) == lease.revoke_by else ("slot_interrupted", min(ends))
-        return "reclaimed" if slot.interrupted_at is None else "slot_interrupted", None
+        if slot.interrupted_at is not None:
+            return "slot_interrupted", None
+        return "preempted" if lease.revoke_reason == "preempted" else "reclaimed", None
     if slot.interrupted_at is None:
         return None
     return "slot_interrupted", _find_grace_end(cycle, reservation, [slot])

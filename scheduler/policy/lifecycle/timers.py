@@ -281,7 +281,12 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
 def _wake_after_preemptions(cycle: CycleState, decisions: Sequence[Preempt]) -> None:
     for deadline in {each.revoke_by for each in decisions}:
         cycle.timers.add(cycle.now if deadline is None else deadline)
-    requests = (cycle.view.reservations[victim].request for each in decisions for victim in each.victims)
+    requests = (
+        cycle.view.reservations[victim].request
+        for each in decisions
+        for victim in each.victims
+        if victim not in each.partial
+    )
     for terms in {Terms(each.ttl, each.pool, each.system) for each in requests}:
         cycle.timers.add(expiry_of_pending(terms, cycle.rules, cycle.now))
 

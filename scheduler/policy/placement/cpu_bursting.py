@@ -246,7 +246,7 @@ class _Moves:
             case Revoke(revoke_by=None):
                 self.parted.add((decision.reservation, decision.component))
             case Preempt(revoke_by=None):
-                self.gone.update(decision.victims)
+                self.gone.update(name for name in decision.victims if name not in decision.partial)
             case _:
                 pass
 

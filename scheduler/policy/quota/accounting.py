@@ -7,13 +7,13 @@ its level (weight 1: one worker). A lease whose `charged_at` is None costs nothi
 qscheduler.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Final, assert_never
 
 import msgspec
 
-from scheduler.model.accounts import NOTHING, PAID, Account, Levels, add, at_level, subtract
+from scheduler.model.accounts import NOTHING, PAID, Account, Levels, add, at_level, share_of, subtract
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease, cost_until
 from scheduler.model.rules import SchedulerKeys
@@ -41,6 +41,43 @@ def settle(lease: Lease, now: float) -> Lease:
 def stop(lease: Lease, now: float) -> Lease:
     """Return the lease with its `cost` computed up to `now`. From now on the lease costs its account nothing."""
     return msgspec.structs.replace(settle(lease, now), charged_at=None)
+
+
+def share_cost(leases: Iterable[Lease], count: int, now: float) -> Levels:
+    """Return what a preemption pays for this number of elastic leases of a reservation that goes on: the cost of the
+    reservation × `count` / the number of its leases. Leases that are being revoked do not count. `leases`: its leases.
+    """
+    held = [lease for lease in leases if lease.state != "revoking"]
+    return share_of(sum_costs(held, now), count, len(held))
+
+
+def sum_costs(leases: Iterable[Lease], now: float) -> Levels:
+    """Return what these leases have cost up to `now`, as one amount for each paid level."""
+    cost = NOTHING
+    for lease in leases:
+        cost = add(cost, settle(lease, now).cost)
+    return cost
+
+
+def take_share(leases: Sequence[Lease], ending: Collection[str], now: float) -> tuple[Lease, ...]:
+    """Return the leases of a reservation after a preemption has paid its share (`share_cost`) for elastic ones that
+    end. `ending`: the components of these.
+
+    The share is taken off the cost of the reservation, and each lease that goes on has an equal part of the rest. A
+    lease that ends has no cost and costs nothing more.
+    """
+    paid = share_cost(leases, len(ending), now)
+    held = [lease for lease in leases if lease.state != "revoking"]
+    rest, staying = subtract(sum_costs(held, now), paid), len(held) - len(ending)
+    each, replace = share_of(rest, 1, staying) if staying else NOTHING, msgspec.structs.replace
+    return tuple(
+        replace(lease, cost=NOTHING, charged_at=None)
+        if lease.component in ending
+        else lease
+        if lease.state == "revoking"
+        else replace(settle(lease, now), cost=each)
+        for lease in leases
+    )
 
 
 def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:

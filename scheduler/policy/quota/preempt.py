@@ -8,13 +8,14 @@ that gets the slot) pays this cost, and the `cost` of the newcomer's lease start
 balances stays the same. For example, B preempts A, which has cost 10: A's account gets 10 back, B's account pays 10,
 and B's lease starts at 10. If C preempts B later, B's account gets back these 10 and what B's lease has cost since.
 
-The victims on a slot are the fewest and cheapest reservations that free enough capacity, and of these the ones with the
-fewest leases. The other slots of the victims are offered to pending reservations of the same level at once. So no
-further work ends for a reservation that fits there. Source: qscheduler, where a slot has one lease and a reservation
-one slot.
+The victims on a slot are the fewest and cheapest ones that free enough capacity, and of these the ones with the fewest
+leases. A victim is the work of a reservation as a whole, if an essential lease has to end, or else one elastic lease.
+The reservation of such a lease goes on, and the lease's share of its cost is paid. The other slots of the victims are
+offered to pending reservations of the same level at once. So no further work ends for a reservation that fits there.
+Source: qscheduler, where a slot has one lease and a reservation one slot; the rule for elastic leases is new here.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import combinations
@@ -25,14 +26,16 @@ import msgspec
 
 from scheduler.model.accounts import NOTHING, Account, Levels, add
 from scheduler.model.decisions import Preempt, Relevel
+from scheduler.model.reservations import Lease
 from scheduler.model.resources import Resources, has_labels
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.cycle.state import CycleState, make_revoke, name_placements
+from scheduler.policy.elastic.wanted import find_elastic, find_number
 from scheduler.policy.quota.group_table import Candidates
 from scheduler.policy.quota.match_idle import offer
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
-from scheduler.policy.quota.run import QuotaRun, describe_claim, fits_beside, make_leases, serves_quota
-from scheduler.policy.quota.running import RunningIndex, RunningWork
+from scheduler.policy.quota.run import QuotaRun, describe_claim, fits_beside, make_leases, serves_quota, sort_slots
+from scheduler.policy.quota.running import PreemptibleLease, RunningIndex, RunningWork, Victim
 
 OVERDRAWN: Final = -600.0
 SAVED: Final = 600.0
@@ -111,24 +114,23 @@ takes the most expensive pieces out again one by one, while the pending reservat
 
 def choose_victims(
     slot_info: SlotInfo,
-    runs: Sequence[RunningWork],
+    runs: Sequence[Victim],
     given: Sequence[Resources],
     wanted: Sequence[Resources],
     *,
     at_once: bool,
-) -> list[RunningWork] | None:
-    """Return the running work to end on a slot so that instances with the amounts `wanted` fit there. Return None if
-    they do not fit even if all work in `runs` ends.
+) -> list[Victim] | None:
+    """Return the victims to end on a slot so that instances with the amounts `wanted` fit there. Return None if they do
+    not fit even if all victims in `runs` end.
 
-    The set with the fewest pieces of work is chosen; of such sets the one with the least total cost, then the one with
-    which the fewest leases end, on all slots, then the first in the order of `runs` (cheapest first). `given`: the
-    amounts that this cycle has assigned on the slot. `at_once`: the new leases begin now; if False there is a grace
-    period, and they begin when the revoking leases have ended.
+    The set with the fewest victims is chosen; of such sets the one with the least total cost, then the one with which
+    the fewest leases end, on all slots, then the one with the most elastic leases, then the first in the order of
+    `runs` (cheapest first). `given`: the amounts that this cycle has assigned on the slot. `at_once`: the new leases
+    begin now; if False there is a grace period, and they begin when the revoking leases have ended.
     """
 
-    def makes_room(victims: Iterable[RunningWork]) -> bool:
-        gone = {run.reservation.id for run in victims}
-        staying = [lease for (owner, _), lease in slot_info.leases.items() if owner not in gone]
+    def makes_room(victims: Iterable[Victim]) -> bool:
+        staying = list_staying(slot_info, {victim.key for victim in victims})
         return fits_beside(slot_info, staying, given, wanted, at_once=at_once)
 
     if not makes_room(runs):
@@ -138,20 +140,50 @@ def choose_victims(
             chosen = list(runs)
             while len(chosen) > 1 and makes_room(chosen[:-1]):
                 chosen.pop()
-            return chosen
+            return merge(chosen)
         sets = [list(each) for each in combinations(runs, size) if makes_room(each)]
         if sets:
-            return min(sets, key=lambda each: (sum_costs(each), sum(len(run.leases) for run in each)))
+            return min(sets, key=_rank_set)
     return list(runs)
 
 
-def sum_costs(runs: Sequence[RunningWork]) -> Levels:
-    """Return the sum of the costs of these pieces of running work, as one amount for each paid level."""
-    if len(runs) == 1:
-        return runs[0].cost
-    cost = NOTHING
-    for run in runs:
-        cost = add(cost, run.cost)
+def _rank_set(victims: Sequence[Victim]) -> tuple[Levels, int, int]:
+    leases = sum(len(victim.leases) for victim in victims)
+    return sum_costs(victims), leases, sum(victim.key[1] is None for victim in victims)
+
+
+def merge(victims: Iterable[Victim]) -> list[Victim]:
+    """Return these victims without elastic leases of work that ends as a whole."""
+    found = list(victims)
+    whole = {victim.reservation.id for victim in found if isinstance(victim, RunningWork)}
+    return [each for each in found if isinstance(each, RunningWork) or each.reservation.id not in whole]
+
+
+def list_staying(slot_info: SlotInfo, gone: Container[tuple[str, str | None]]) -> list[Lease]:
+    """Return the leases on a slot that go on if the victims with the keys `gone` end."""
+    # Speed: this is `ends` without its calls.
+    return [lease for key, lease in slot_info.leases.items() if (key[0], None) not in gone and key not in gone]
+
+
+def ends(key: tuple[str, str], gone: Container[tuple[str, str | None]]) -> bool:
+    """Return whether the lease with this key (reservation id, component) ends if the victims with the keys `gone`
+    end.
+    """
+    return (key[0], None) in gone or key in gone
+
+
+def sum_costs(victims: Sequence[Victim]) -> Levels:
+    """Return the sum of the costs of these victims, as one amount for each paid level. Elastic leases of work that ends
+    as a whole cost nothing more.
+    """
+    if len(victims) == 1:
+        return victims[0].cost
+    cost, merged = NOTHING, merge(victims)
+    for victim in merged:
+        if isinstance(victim, RunningWork):
+            cost = add(cost, victim.cost)
+    for work, leases in _group_parts(merged):
+        cost = add(cost, work.share_cost(len(leases)))
     return cost
 
 
@@ -160,9 +192,9 @@ class Remaining(NamedTuple):
 
     preemptors: Candidates
     """The groups that may preempt at the level: their account had no work at a worse level when the step began."""
-    victims: Mapping[SlotInfo, Sequence[RunningWork]]
-    """Slot -> the work that may be preempted there, cheapest first. Some of it may have ended in this step."""
-    pass_on: Callable[[Collection[SlotInfo], Sequence[RunningWork], float | None], object]
+    victims: Mapping[SlotInfo, Sequence[Victim]]
+    """Slot -> what may be preempted there, cheapest first. Some of it may have ended in this step."""
+    pass_on: Callable[[Collection[SlotInfo], Sequence[Victim], float | None], object]
     """Offers the slots on which preempted leases end to pending reservations. See `_Preemption.pass_on`."""
 
 
@@ -199,7 +231,7 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> Remainin
     return Remaining(preemptors, targets.by_slot, step.pass_on)
 
 
-def _note_contests(quota_run: QuotaRun, preemptors: Candidates, targets: Mapping[SlotInfo, list[RunningWork]]) -> None:
+def _note_contests(quota_run: QuotaRun, preemptors: Candidates, targets: Mapping[SlotInfo, list[Victim]]) -> None:
     """Record for each account, in `quota_run.contests`, the cost of the cheapest work that its reservations could
     preempt. A reservation could preempt work on a slot whose labels and capacity meet its requirements.
 
@@ -231,39 +263,75 @@ def _find_preemptors(quota_run: QuotaRun, candidates: Candidates, level: int) ->
     )
 
 
-def _find_targets(quota_run: QuotaRun, level: int) -> dict[SlotInfo, list[RunningWork]]:
+def _find_targets(quota_run: QuotaRun, level: int) -> dict[SlotInfo, list[Victim]]:
     """Return the slots on which work at levels worse than `level` may be preempted, each with the possible victims. Of
-    the victims on a slot, the cheapest comes first; of equal ones, the one with the fewest leases.
-
-    Work may be preempted when all its leases are at least `min_run_time` seconds old (0: at any time). For younger work
-    a cycle is scheduled.
+    the victims on a slot, the cheapest comes first; of equal ones, the one with the fewest leases, then an elastic
+    lease.
     """
-    cycle, found = quota_run.cycle, dict[SlotInfo, list[RunningWork]]()
+    found = dict[SlotInfo, list[Victim]]()
     for run in quota_run.running.list_worse(level):
-        if run.state != "held" or not run.reservation.request.preemptible:
-            continue
-        if least := cycle.settings_of(run.reservation).min_run_time:
-            earliest = max(lease.assigned_at for lease in run.leases) + least
-            if not cycle.is_due(earliest):
-                cycle.timers.add(earliest)
-                continue
-        for slot in {lease.slot: None for lease in run.leases}:
-            slot_info = cycle.slot_infos.get(slot)
-            if slot_info is not None and _may_be_taken(quota_run, slot_info):
-                found.setdefault(slot_info, []).append(run)
-    for runs in found.values():
-        if len(runs) > 1:  # speed: most slots have one lease, or few
-            runs.sort(key=lambda run: (run.cost, len(run.leases), *run.rank[1:]))
+        for slot_info, victim in _list_victims(quota_run, run):
+            found.setdefault(slot_info, []).append(victim)
+    for victims in found.values():
+        _sort(victims)
     return found
 
 
-def _may_be_taken(quota_run: QuotaRun, slot_info: SlotInfo) -> bool:
-    """Return whether work on a slot may be preempted: the slot is in service under `queue: quota`, its pool does not
-    have `recycle_unclean`, and this cycle has not preempted work there yet.
+def _sort(victims: list[Victim]) -> None:
+    if len(victims) > 1:  # speed: most slots have one lease, or few
+        victims.sort(key=lambda each: (each.cost, len(each.leases), each.key[1] is None, *each.rank[1:], each.rest))
+
+
+def _list_victims(quota_run: QuotaRun, run: RunningWork) -> Iterator[tuple[SlotInfo, Victim]]:
+    """Yield what may be preempted of running work, each with its slot: the work as a whole on each slot of its
+    essential leases, and each of its elastic leases.
+
+    Work may be preempted as a whole when all its leases are at least `min_run_time` seconds old (0: at any time), and
+    an elastic lease when it is that old itself. For younger ones a cycle is scheduled.
     """
-    if slot_info in quota_run.preempted or slot_info.pool.recycle_unclean:
-        return False
-    return serves_quota(quota_run.cycle, slot_info)
+    if run.state != "held" or not run.reservation.request.preemptible:
+        return
+    cycle, least = quota_run.cycle, quota_run.cycle.settings_of(run.reservation).min_run_time
+    if not least or _is_old(cycle, max(lease.assigned_at for lease in run.leases) + least):
+        for slot in {lease.slot: None for lease in run.leases if lease.kind == "essential"}:
+            if (slot_info := _find_target(quota_run, slot)) is not None:
+                yield slot_info, run
+    if len(run.leases) > 1:  # speed: most work has one lease, which is essential
+        cost: Levels | None = None
+        for lease in run.leases:
+            if lease.kind == "elastic" and lease.state == "held":
+                slot_info = _find_target(quota_run, lease.slot)
+                if slot_info is not None and (not least or _is_old(cycle, lease.assigned_at + least)):
+                    cost = run.share_cost(1) if cost is None else cost
+                    yield slot_info, PreemptibleLease(run, lease, cost, -_find_position(run, lease))
+
+
+def _is_old(cycle: CycleState, earliest: float) -> bool:
+    """Return whether the time `earliest` has come. If not, schedule a cycle for it."""
+    is_due = cycle.is_due(earliest)
+    if not is_due:
+        cycle.timers.add(earliest)
+    return is_due
+
+
+def _find_position(run: RunningWork, lease: Lease) -> int:
+    """Return the position of an elastic lease among all instances of its reservation, as they are written."""
+    component, before = find_elastic(run.reservation, lease.component), 0
+    for each in run.reservation.request.components:
+        if each is component:
+            return before + (find_number(each, lease.component) or 0)
+        before += each.count
+    return before
+
+
+def _find_target(quota_run: QuotaRun, slot: str) -> SlotInfo | None:
+    """Return the slot with this id if work on it may be preempted: the slot is in service under `queue: quota`, its
+    pool does not have `recycle_unclean`, and this cycle has not preempted work there yet. Else return None.
+    """
+    slot_info = quota_run.cycle.slot_infos.get(slot)
+    if slot_info is None or slot_info in quota_run.preempted or slot_info.pool.recycle_unclean:
+        return None
+    return slot_info if serves_quota(quota_run.cycle, slot_info) else None
 
 
 _TargetKey = tuple[Levels, int, int]
@@ -276,7 +344,7 @@ class _Targets:
     A victim with leases on several slots ends on all of them, so the key of a slot may change before the slot is tried.
     """
 
-    def __init__(self, by_slot: dict[SlotInfo, list[RunningWork]]) -> None:
+    def __init__(self, by_slot: dict[SlotInfo, list[Victim]]) -> None:
         """`by_slot`: slot -> possible victims there, cheapest first."""
         self.by_slot = by_slot
         self._tried: set[SlotInfo] = set()
@@ -286,7 +354,7 @@ class _Targets:
         """Position in slot order -> slot, for the slots in `_keys`."""
         self._again: list[_TargetKey] = []
 
-    def __iter__(self) -> Iterator[tuple[list[RunningWork], SlotInfo]]:
+    def __iter__(self) -> Iterator[tuple[list[Victim], SlotInfo]]:
         """Yield (possible victims, their slot)."""
         for slot_info in sorted(self.by_slot, key=self._find_key):
             if self._again and self._is_as_sorted(slot_info):
@@ -303,7 +371,7 @@ class _Targets:
     def _is_as_sorted(self, slot_info: SlotInfo) -> bool:
         return slot_info in self.by_slot and slot_info not in self._keys
 
-    def _take_again(self, end: _TargetKey | None) -> Iterator[tuple[list[RunningWork], SlotInfo]]:
+    def _take_again(self, end: _TargetKey | None) -> Iterator[tuple[list[Victim], SlotInfo]]:
         """Yield the slots whose keys changed, up to the key `end` (None: all of them)."""
         while self._again and (end is None or self._again[0] < end):
             key = heappop(self._again)
@@ -312,13 +380,20 @@ class _Targets:
                 self._tried.add(slot_info)
                 yield self.by_slot[slot_info], slot_info
 
-    def update(self, slot_infos: Iterable[SlotInfo], running: RunningIndex) -> None:
-        """Remove work that has ended, or is revoking, from the possible victims on these slots."""
+    def update(
+        self, slot_infos: Iterable[SlotInfo], running: RunningIndex, again: Mapping[SlotInfo, list[Victim]]
+    ) -> None:
+        """Remove work that has ended, or is revoking, from the possible victims on these slots. `again`: slot -> what
+        may be preempted there of work that has lost only elastic leases.
+        """
         for slot_info in slot_infos:
-            if slot_info in self._tried or slot_info not in self.by_slot:
+            if slot_info not in self.by_slot or (slot_info in self._tried and slot_info not in again):
                 continue
-            left = list(filter(running.goes_on, self.by_slot[slot_info]))
-            if left:
+            left = [*filter(running.goes_on, self.by_slot[slot_info]), *again.get(slot_info, ())]
+            _sort(left)
+            if slot_info in self._tried:
+                self.by_slot[slot_info] = left  # for gangs
+            elif left:
                 self.by_slot[slot_info], self._changed[slot_info.order] = left, slot_info
                 self._keys[slot_info] = self._find_key(slot_info)
                 heappush(self._again, self._keys[slot_info])
@@ -333,7 +408,7 @@ class _Preemption:
     ) -> None:
         self._run, self._candidates, self._level, self._targets = quota_run, candidates, level, targets
         self._left = quota_run.cycle.balances.left
-        self._pending: PendingIndex[list[RunningWork]] = PendingIndex(
+        self._pending: PendingIndex[list[Victim]] = PendingIndex(
             partial(preemptors.list_meeting, preferring=False), self._is_out
         )
         self._payers = [payer for payer in preemptors.payers if payer is not None]
@@ -343,7 +418,7 @@ class _Preemption:
         On later slots victims cost at least as much, and no balance of these payers grows in between.
         """
 
-    def take(self, slot_info: SlotInfo, runs: list[RunningWork]) -> bool:
+    def take(self, slot_info: SlotInfo, runs: list[Victim]) -> bool:
         """Preempt work on a slot for the first reservation that may do so. Return True if the next slot is to be tried.
 
         Return False if no account can pay for any victim on this slot or a later one. `runs`: the possible victims.
@@ -358,31 +433,37 @@ class _Preemption:
             found = self._pending.find(met, lambda group: self._find_victims(group, slot_info, runs))
             if found is not None:
                 group, victims = found
-                revoke_by = _carry_out(self._run, group, slot_info, victims, self._level)
+                slot_infos = [slot_info] * len(group.demand.needs)
+                revoke_by = carry_out(self._run, group, slot_infos, victims, self._level)
                 self.pass_on((slot_info,), victims, revoke_by)
         return True
 
-    def pass_on(
-        self, slot_infos: Collection[SlotInfo], victims: Sequence[RunningWork], revoke_by: float | None
-    ) -> None:
+    def pass_on(self, slot_infos: Collection[SlotInfo], victims: Sequence[Victim], revoke_by: float | None) -> None:
         """Offer the other slots of the victims, which were preempted on these slots, to pending reservations."""
         freed = self._run.list_slot_infos(lease for victim in victims for lease in victim.leases)
         if revoke_by is None:
             self._run.reopen(freed)
-        if len(freed) > 1:  # speed: most victims have one lease
+        if len(freed) > 1 or PreemptibleLease in map(type, victims):
+            # Speed: most victims have one lease.
             others = [each for each in freed if each not in slot_infos]
-            self._targets.update(others, self._run.running)
-            givers = ", ".join(victim.reservation.id for victim in victims)
+            self._update_targets(others, victims)
+            givers = ", ".join(_list_names(victims))
             offer(self._run, self._candidates, self._level, others, None if revoke_by is None else givers)
+
+    def _update_targets(self, freed: Iterable[SlotInfo], victims: Iterable[Victim]) -> None:
+        """Let the possible victims on other slots be those that are left. `freed`: the other slots of `victims`."""
+        again, runs = dict[SlotInfo, list[Victim]](), self._run.running.runs
+        for name in _list_names([victim for victim in victims if isinstance(victim, PreemptibleLease)]):
+            for slot_info, victim in _list_victims(self._run, runs[name]):
+                again.setdefault(slot_info, []).append(victim)
+        self._targets.update({**dict.fromkeys(freed), **dict.fromkeys(again)}, self._run.running, again)
 
     def _is_out(self, group: PendingGroup) -> bool:
         if group.account is None or self._least is None:
             return True
         return self._left[group.account.id] <= self._least or self._run.limits.is_fanned_out(group)
 
-    def _find_victims(
-        self, group: PendingGroup, slot_info: SlotInfo, runs: list[RunningWork]
-    ) -> list[RunningWork] | None:
+    def _find_victims(self, group: PendingGroup, slot_info: SlotInfo, runs: list[Victim]) -> list[Victim] | None:
         demand = group.demand
         if group.account is None or slot_info.slot.id in demand.declined:
             return None
@@ -399,44 +480,99 @@ class _Preemption:
         return victims
 
 
-def _carry_out(
-    quota_run: QuotaRun, group: PendingGroup, slot_info: SlotInfo, victims: list[RunningWork], level: int
+def name_victims(
+    quota_run: QuotaRun, slot_infos: Sequence[SlotInfo], victims: Sequence[Victim]
+) -> dict[SlotInfo, list[Victim]]:
+    """Return the slots among `slot_infos` that have a line, in slot order, each with the victims that are named on it:
+    those that have no lease on an earlier one of these slots.
+    """
+    used, named = set(slot_infos), dict[SlotInfo, list[Victim]]()
+    if len(used) == 1:  # speed: most reservations have one instance
+        return {slot_infos[0]: list(victims)}
+    for victim in victims:
+        there = [each for each in sort_slots(quota_run.list_slot_infos(victim.leases)) if each in used]
+        named.setdefault(there[0], []).append(victim)
+    return {slot_info: named[slot_info] for slot_info in sort_slots(named)}
+
+
+def carry_out(
+    quota_run: QuotaRun, group: PendingGroup, slot_infos: Sequence[SlotInfo], victims: Sequence[Victim], level: int
 ) -> float | None:
-    """Decide a preemption for the first unplaced reservation of the group, and charge the cost of the victims to the
-    group's account. With a grace period the reservation claims the slot; without one it is leased at once. The commit
-    adds the cost of the victims to its lease. No later step of this cycle reads this cost, because only work at worse
-    levels is preempted. Return the end of the grace period; None: there is none.
+    """Decide the preemptions for the first unplaced reservation of a group, and charge the cost of the victims to the
+    group's account, once for each. With a grace period the reservation claims its slots; without one it is leased at
+    once. The commit adds the cost of the victims to its lease. No later step of this cycle reads this cost, because
+    only work at worse levels is preempted. Return the end of the grace period; None: there is none.
+
+    `slot_infos`: a slot for each instance.
     """
     cycle = quota_run.cycle
     revoke_by = cycle.find_revoke_by(group.demand.settings)
     reservation = quota_run.serve(group)
-    quota_run.preempted.add(slot_info)
-    quota_run.limits.note(group, [slot_info] * len(group.demand.needs))
+    quota_run.limits.note(group, slot_infos)
+    leases = make_leases(cycle, group.demand, slot_infos, level)
+    placements = name_placements(leases)
+    for slot_info, named in name_victims(quota_run, slot_infos, victims).items():
+        quota_run.preempted.add(slot_info)
+        # Speed: most victims end as a whole.
+        has_parts = PreemptibleLease in map(type, named)
+        parts = [victim for victim in named if isinstance(victim, PreemptibleLease)] if has_parts else []
+        decision = Preempt(
+            reservation=reservation.id,
+            slot=slot_info.slot.id,
+            victims=_list_names(named),
+            level=level,
+            leases=placements,
+            revoke_by=revoke_by,
+            partial=_list_names(parts) if parts else (),
+        )
+        cycle.decide(decision)
+        for part in parts:
+            cycle.decide(make_revoke(part.reservation.id, part.lease, "preempted", revoke_by, reservation.id))
+    if len(slot_infos) > 1:
+        ended = {lease.slot for victim in victims for lease in victim.leases}
+        quota_run.preempted.update(each for each in slot_infos if each.slot.id in ended)
+    _end_all(quota_run, group.account, victims, revoke_by)
+    if revoke_by is None:
+        quota_run.hold(reservation, leases)
+        cycle.place(reservation, placements, level)
+    else:
+        quota_run.hold(reservation, tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases))
+        givers = ", ".join(_list_names(victims))
+        cycle.wait(reservation.id, "no_capacity", describe_claim(givers, slot_infos))
+    return revoke_by
+
+
+def _end_all(quota_run: QuotaRun, payer: Account | None, victims: Sequence[Victim], revoke_by: float | None) -> None:
+    """End the victims, at once or with a grace period until `revoke_by`, and let the account `payer` pay for each."""
+    cycle = quota_run.cycle
     for victim in victims:
-        if group.account is not None:
-            cycle.balances.move(victim.cost, group.account, victim.account)
-    leases = make_leases(cycle, group.demand, [slot_info] * len(group.demand.needs), level)
-    decision = Preempt(
-        reservation=reservation.id,
-        slot=slot_info.slot.id,
-        victims=tuple(victim.reservation.id for victim in victims),
-        level=level,
-        leases=name_placements(leases),
-        revoke_by=revoke_by,
-    )
-    cycle.decide(decision)
-    if revoke_by is not None:
-        for victim in victims:  # the victim keeps its leases until the grace ends, and is not charged any more
+        if isinstance(victim, PreemptibleLease):
+            continue
+        if payer is not None:
+            cycle.balances.move(victim.cost, payer, victim.account)
+        if revoke_by is None:
+            quota_run.end(victim)
+        else:  # the victim keeps its leases until the grace ends, and is not charged any more
             leaving = (msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
             cycle.returning[victim.reservation.id] = victim.reservation
             quota_run.hold(victim.reservation, tuple(leaving))
-        claims = tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases)
-        quota_run.hold(reservation, claims)
-        names = ", ".join(decision.victims)
-        cycle.wait(reservation.id, "no_capacity", describe_claim(names, [slot_info]))
-    else:
-        for victim in victims:
-            quota_run.end(victim)
-        quota_run.hold(reservation, leases)
-        cycle.place(reservation, decision.leases, level)
-    return revoke_by
+    for work, partings in _group_parts(victims) if PreemptibleLease in map(type, victims) else ():
+        if payer is not None:
+            cycle.balances.move(work.share_cost(len(partings)), payer, work.account)
+        quota_run.end_parts(work, partings, revoke_by)
+
+
+def _list_names(victims: Sequence[Victim]) -> tuple[str, ...]:
+    """Return the ids of the victims' reservations, each once."""
+    if len(victims) == 1:  # speed
+        return (victims[0].reservation.id,)
+    return tuple(dict.fromkeys(victim.reservation.id for victim in victims))
+
+
+def _group_parts(victims: Iterable[Victim]) -> list[tuple[RunningWork, list[Lease]]]:
+    """Return the elastic leases that end alone, each group with the work of its reservation."""
+    parts: dict[str, tuple[RunningWork, list[Lease]]] = {}
+    for victim in victims:
+        if isinstance(victim, PreemptibleLease):
+            parts.setdefault(victim.reservation.id, (victim.work, []))[1].append(victim.lease)
+    return list(parts.values())

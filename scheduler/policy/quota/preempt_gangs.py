@@ -10,10 +10,7 @@ from collections.abc import Callable, Collection, Container, Hashable, Iterable,
 from copy import copy
 from operator import itemgetter
 
-import msgspec
-
 from scheduler.model.accounts import NOTHING, Account, Levels, add
-from scheduler.model.decisions import Preempt
 from scheduler.model.resources import Resources, shape_of, subtract, total
 from scheduler.policy.capacity.backtracking import OpenSlot
 from scheduler.policy.capacity.candidate_queue import RemainingCapacities
@@ -21,14 +18,15 @@ from scheduler.policy.capacity.fits import Moment, measure
 from scheduler.policy.capacity.gang import Found, Runs, Shareable, place, take_each
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.state import name_placements
 from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.preempt import Remaining, choose_victims, sum_costs
-from scheduler.policy.quota.run import QuotaRun, describe_claim, fits_beside, make_leases, serves_quota, sort_slots
-from scheduler.policy.quota.running import RunningWork
+from scheduler.policy.quota.preempt import Remaining, carry_out, choose_victims, ends, list_staying, merge, sum_costs
+from scheduler.policy.quota.run import QuotaRun, fits_beside, serves_quota, sort_slots
+from scheduler.policy.quota.running import Victim
 
-Victims = Mapping[SlotInfo, Sequence[RunningWork]]
-"""Slot -> the work that may be preempted there, cheapest first."""
+Victims = Mapping[SlotInfo, Sequence[Victim]]
+"""Slot -> what may be preempted there, cheapest first."""
+Keys = Container[tuple[str, str | None]]
+"""The keys of victims (`PreemptibleLease.key`)."""
 
 
 def preempt_for_gangs(quota_run: QuotaRun, remaining: Remaining, level: int) -> None:
@@ -47,7 +45,7 @@ def preempt_for_gangs(quota_run: QuotaRun, remaining: Remaining, level: int) -> 
         if found is not None:
             quota_run.gang_preemptors.add(account.id)
             slot_infos, chosen = found
-            revoke_by = _carry_out(quota_run, group, account, slot_infos, chosen, level)
+            revoke_by = carry_out(quota_run, group, slot_infos, chosen, level)
             remaining.pass_on(slot_infos, chosen, revoke_by)
             quota_run.drop_full()  # idle slots of the gang
             targets = _Targets(quota_run, remaining.victims)
@@ -62,8 +60,8 @@ class _Targets:
         self._run, self._victims = quota_run, victims
         self.slot_infos = self.sort({})
 
-    def sort(self, chosen: Container[str]) -> list[SlotInfo]:
-        """Return the slots in order if the work of the reservations `chosen` has ended."""
+    def sort(self, chosen: Keys) -> list[SlotInfo]:
+        """Return the slots in order if the victims `chosen` have ended."""
         keys: list[tuple[Levels, int, int, SlotInfo]] = []
         for slot_info in self._victims:
             runs = self.list_runs(slot_info, chosen)
@@ -72,10 +70,14 @@ class _Targets:
         keys.sort(key=itemgetter(0, 1, 2))
         return [slot_info for *_, slot_info in keys]
 
-    def list_runs(self, slot_info: SlotInfo, chosen: Container[str]) -> list[RunningWork]:
-        """Return the work on a slot that may still be preempted, cheapest first, without that of `chosen`."""
+    def list_runs(self, slot_info: SlotInfo, chosen: Keys) -> list[Victim]:
+        """Return what may still be preempted on a slot, cheapest first, without the victims `chosen`."""
         goes_on = self._run.running.goes_on
-        return [each for each in self._victims[slot_info] if each.reservation.id not in chosen and goes_on(each)]
+        return [
+            each
+            for each in self._victims[slot_info]
+            if each.key not in chosen and (each.reservation.id, None) not in chosen and goes_on(each)
+        ]
 
 
 class _GangSpace:
@@ -91,10 +93,12 @@ class _GangSpace:
         self.undo()
 
     def undo(self) -> None:
-        self._chosen: dict[str, RunningWork] = {}
-        """Reservation id -> the work that is to end, in the order in which it was chosen."""
+        self._chosen: dict[tuple[str, str | None], Victim] = {}
+        """Key -> victim that is to end, in the order in which they were chosen."""
         self._cost = NOTHING
-        """The sum of the costs of the chosen work."""
+        """The sum of the costs of the chosen victims."""
+        self._in_part: set[str] = set()
+        """Ids of the reservations of which elastic leases were chosen."""
         self._opened: set[SlotInfo] = set()
         """The slots for which victims were chosen. Each is tried once."""
         self._freed: dict[SlotInfo, None] = {}
@@ -111,7 +115,7 @@ class _GangSpace:
         """Request -> the position in the idle slots before which it fits on none that the trial has not changed."""
         self._trial = self._run.limits.try_leases(self._account)
 
-    def run(self) -> tuple[list[SlotInfo], list[RunningWork]] | None:
+    def run(self) -> tuple[list[SlotInfo], list[Victim]] | None:
         """Return a slot for each instance, and the work to preempt; None if the gang preempts nothing."""
         if not self._order or not self._targets.list_runs(self._order[0], ())[0].cost < self._balance:
             return None
@@ -149,7 +153,7 @@ class _GangSpace:
             slot_info = self._order[position]
             position += 1
             runs = [] if slot_info in self._opened else self._targets.list_runs(slot_info, self._chosen)
-            if runs and not add(self._cost, runs[0].cost) < self._balance:
+            if runs and not self._can_pay(runs[:1]) and runs[0].reservation.id not in self._in_part:
                 return None  # all later ones cost at least as much
             if runs and self._could_serve(need, slot_info) and self._choose(slot_info, need, runs):
                 self._tried[need] = 0 if self._sort_again() else position
@@ -165,20 +169,33 @@ class _GangSpace:
         self._tried.clear()
         return True
 
-    def _choose(self, slot_info: SlotInfo, need: InstanceRequest, runs: Sequence[RunningWork]) -> bool:
+    def _can_pay(self, victims: Sequence[Victim]) -> bool:
+        """Return whether the account can pay for these victims beside the chosen ones."""
+        return self._add_costs(victims) < self._balance
+
+    def _add_costs(self, victims: Sequence[Victim]) -> Levels:
+        if self._in_part.isdisjoint(victim.reservation.id for victim in victims):
+            return add(self._cost, sum_costs(victims))
+        return sum_costs([*self._chosen.values(), *victims])
+
+    def _choose(self, slot_info: SlotInfo, need: InstanceRequest, runs: Sequence[Victim]) -> bool:
         """Choose some of this work on a slot, so that an instance fits there without it. Return False, and choose none,
         if it fits in no case or the account cannot pay for it.
         """
         there, taken = copy(slot_info), self._taken.get(slot_info, ())
-        there.leases = {key: lease for key, lease in slot_info.leases.items() if key[0] not in self._chosen}
+        there.leases = {key: lease for key, lease in slot_info.leases.items() if not ends(key, self._chosen)}
         there.given += len(taken)
         given = [*self._run.given.get(slot_info, ()), *taken]
         victims = choose_victims(there, runs, given, [need.given[slot_info.slot.pool]], at_once=self._at_once)
-        if victims is None or not add(self._cost, sum_costs(victims)) < self._balance:
+        if victims is None or not self._can_pay(victims):
             return False
         self._opened.add(slot_info)
-        self._cost = add(self._cost, sum_costs(victims))
-        self._chosen.update((each.reservation.id, each) for each in victims)
+        self._cost = self._add_costs(victims)
+        if self._in_part.isdisjoint(victim.reservation.id for victim in victims):
+            self._chosen.update((each.key, each) for each in victims)
+        else:
+            self._chosen = {each.key: each for each in merge([*self._chosen.values(), *victims])}
+        self._in_part.update(name for name, component in (each.key for each in victims) if component is not None)
         freed = self._run.list_slot_infos(lease for each in victims for lease in each.leases)
         self._freed.update(dict.fromkeys(freed))
         return True
@@ -198,8 +215,7 @@ class _GangSpace:
     def _fits(self, slot_info: SlotInfo, need: InstanceRequest | None = None) -> bool:
         """Return whether the gang's instances on a slot, and one more, fit beside the leases that go on."""
         wanted = [*self._taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
-        staying = [lease for (owner, _), lease in slot_info.leases.items() if owner not in self._chosen]
-        given = self._run.given.get(slot_info, ())
+        staying, given = list_staying(slot_info, self._chosen), self._run.given.get(slot_info, ())
         return fits_beside(slot_info, staying, given, wanted, at_once=self._at_once)
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:  # noqa: ARG002  one at a time
@@ -239,9 +255,7 @@ class _GangSpace:
         capacities = RemainingCapacities()
         moment: Moment = "always" if self._at_once else "later"
         for slot_info in sort_slots({*self._run.idle, *self._freed}):
-            usage = measure(
-                [each for (owner, _), each in slot_info.leases.items() if owner not in self._chosen], moment
-            )
+            usage = measure(list_staying(slot_info, self._chosen), moment)
             given, capacity = self._run.given.get(slot_info, ()), slot_info.capacity
             free = None if capacity is None else subtract(capacity, total([usage.amounts, *given]))
             count, limit = usage.count + slot_info.given, slot_info.pool.lease_limit
@@ -260,65 +274,3 @@ class _GangSpace:
 
     def charge(self, steps: int) -> None:
         self._run.cycle.turns.charge_backtracking(self._group.first, steps)
-
-
-def _name_victims(
-    quota_run: QuotaRun, slot_infos: Sequence[SlotInfo], victims: Sequence[RunningWork]
-) -> dict[SlotInfo, list[RunningWork]]:
-    """Return the slots of a gang that have a line, in slot order, each with the victims that are named on it: those
-    that have no lease on an earlier one of these slots.
-    """
-    used, named = set(slot_infos), dict[SlotInfo, list[RunningWork]]()
-    for victim in victims:
-        there = [each for each in sort_slots(quota_run.list_slot_infos(victim.leases)) if each in used]
-        named.setdefault(there[0], []).append(victim)
-    return {slot_info: named[slot_info] for slot_info in sort_slots(named)}
-
-
-def _carry_out(
-    quota_run: QuotaRun,
-    group: PendingGroup,
-    account: Account,
-    slot_infos: Sequence[SlotInfo],
-    victims: Sequence[RunningWork],
-    level: int,
-) -> float | None:
-    """Decide the preemptions for the first unplaced reservation of a group, and charge the cost of the victims to its
-    account, once for each. With a grace period the reservation claims all its slots; without one they are leased at
-    once. Return the end of the grace period; None: there is none.
-    """
-    cycle = quota_run.cycle
-    revoke_by = cycle.find_revoke_by(group.demand.settings)
-    reservation = quota_run.serve(group)
-    quota_run.limits.note(group, slot_infos)
-    leases = make_leases(cycle, group.demand, slot_infos, level)
-    placements = name_placements(leases)
-    for slot_info, named in _name_victims(quota_run, slot_infos, victims).items():
-        decision = Preempt(
-            reservation=reservation.id,
-            slot=slot_info.slot.id,
-            victims=tuple(victim.reservation.id for victim in named),
-            level=level,
-            leases=placements,
-            revoke_by=revoke_by,
-        )
-        cycle.decide(decision)
-    slots = {lease.slot for victim in victims for lease in victim.leases}
-    quota_run.preempted.update(each for each in slot_infos if each.slot.id in slots)
-    for victim in victims:
-        cycle.balances.move(victim.cost, account, victim.account)
-        if revoke_by is None:
-            quota_run.end(victim)
-            continue
-        # The victim keeps its leases until the grace ends, and is not charged any more.
-        leaving = (msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
-        cycle.returning[victim.reservation.id] = victim.reservation
-        quota_run.hold(victim.reservation, tuple(leaving))
-    if revoke_by is None:
-        quota_run.hold(reservation, leases)
-        cycle.place(reservation, placements, level)
-    else:
-        quota_run.hold(reservation, tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases))
-        names = ", ".join(victim.reservation.id for victim in victims)
-        cycle.wait(reservation.id, "no_capacity", describe_claim(names, slot_infos))
-    return revoke_by

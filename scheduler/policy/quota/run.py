@@ -220,6 +220,23 @@ class QuotaRun:
             if slot_info in self.given:  # the end of its leases has set its free amounts without these
                 self.recount(slot_info)
 
+    def end_parts(self, work: RunningWork, leases: Sequence[Lease], revoke_by: float | None) -> None:
+        """End elastic leases of running work, for which a preemption has paid their share. The work goes on, and no
+        instance of their components is granted in this cycle. `revoke_by`: the end of their grace period; None: they
+        end at once.
+        """
+        holder = work.reservation
+        for lease in leases:
+            self.cycle.note_preempted(holder, lease.component)
+            slot_info = self.cycle.slot_infos[lease.slot]
+            if revoke_by is None:
+                self.cycle.end_instance(holder, lease.component, lease.slot)
+            else:
+                leaving = msgspec.structs.replace(lease, state="revoking", revoke_by=revoke_by, charged_at=None)
+                slot_info.leases = {**slot_info.leases, (holder.id, lease.component): leaving}
+            self.recount(slot_info)
+        self.running.take_parts(work, leases, at_once=revoke_by is None)
+
     def list_slot_infos(self, leases: Iterable[Lease]) -> list[SlotInfo]:
         """Return the slots of these leases, each once, without slots that no pool has any more."""
         found = [self.cycle.slot_infos[each.slot] for each in leases if each.slot in self.cycle.slot_infos]

@@ -6,15 +6,17 @@ whose rows changed since the last cycle, and work that the last cycle changed. S
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
-from scheduler.model.accounts import FREE, NOTHING, Account, Levels, add, find_account
+import msgspec
+
+from scheduler.model.accounts import FREE, NOTHING, Account, Levels, find_account, share_of, subtract
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.plan_cache import list_touched
-from scheduler.policy.quota.accounting import settle
+from scheduler.policy.quota.accounting import sum_costs
 
 RunState = Literal["held", "leaving", "claimed"]
 HOLDING = frozenset({"leased", "revoking", "pending"})
@@ -48,6 +50,8 @@ class RunningWork:
     """
     _cost: Levels = NOTHING
     _cost_at: float | None = None
+    _divided: tuple[float, Levels, int] | None = None
+    """What `share_cost` divides: (time, cost of the leases that are not revoking, number of these leases)."""
 
     @property
     def account(self) -> Account | None:
@@ -60,10 +64,17 @@ class RunningWork:
         preempted.
         """
         if self._cost_at != self.index.cycle.now:
-            self._cost, self._cost_at = NOTHING, self.index.cycle.now
-            for lease in self.leases:
-                self._cost = add(self._cost, settle(lease, self._cost_at).cost)
+            self._cost_at = self.index.cycle.now
+            self._cost = sum_costs(self.leases, self._cost_at)
         return self._cost
+
+    def share_cost(self, count: int) -> Levels:
+        """Return the part of the cost that a preemption pays for this number of elastic leases of the work."""
+        now = self.index.cycle.now
+        if self._divided is None or self._divided[0] != now:
+            revoking = [lease for lease in self.leases if lease.state == "revoking"]
+            self._divided = now, subtract(self.cost, sum_costs(revoking, now)), len(self.leases) - len(revoking)
+        return share_of(self._divided[1], count, self._divided[2])
 
     @property
     def rank(self) -> tuple[Levels, int, int]:
@@ -71,6 +82,60 @@ class RunningWork:
         slot_infos = self.index.cycle.slot_infos
         found = [slot_infos[lease.slot].order for lease in self.leases if lease.slot in slot_infos]
         return (self.cost, min(found, default=len(slot_infos)), self.reservation.sequence)
+
+    @property
+    def rest(self) -> int:
+        """See `PreemptibleLease.rest`. Of equal victims, work that ends as a whole comes after elastic leases."""
+        return 1
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """See `PreemptibleLease.key`."""
+        return self.reservation.id, None
+
+
+@dataclass(slots=True, eq=False)
+class PreemptibleLease:
+    """An elastic lease that a preemption may end alone, while its reservation stays leased."""
+
+    work: RunningWork
+    lease: Lease
+    cost: Levels
+    """Its share of the cost of the reservation."""
+    rest: int
+    """The position among victims of equal cost that end equally many leases: the last elastic instance of the
+    reservation comes first. At most 0.
+    """
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """(reservation id, component); the component is None for work that ends as a whole."""
+        return self.work.reservation.id, self.lease.component
+
+    @property
+    def reservation(self) -> Reservation:
+        """The reservation of the lease."""
+        return self.work.reservation
+
+    @property
+    def leases(self) -> tuple[Lease]:
+        """The leases that end."""
+        return (self.lease,)
+
+    @property
+    def account(self) -> Account | None:
+        """The account that pays for the lease."""
+        return self.work.account
+
+    @property
+    def rank(self) -> tuple[Levels, int, int]:
+        """See `RunningWork.rank`."""
+        slot_info = self.work.index.cycle.slot_infos[self.lease.slot]
+        return (self.cost, slot_info.order, self.reservation.sequence)
+
+
+Victim: TypeAlias = RunningWork | PreemptibleLease
+"""What a preemption may end: the work of a reservation as a whole, or one elastic lease."""
 
 
 class RunningIndex:
@@ -118,6 +183,9 @@ class RunningIndex:
         for name in cycle.over:
             if name in self.runs:
                 self.end(name)
+        for name in {name for name, _ in cycle.vacated}:
+            if name in self.runs:
+                self._drop_vacated(self.runs[name])
         for name, reservation in cycle.returning.items():
             if name in self.runs and self.runs[name].state != "leaving":
                 self.add(reservation, reservation.leases)
@@ -159,9 +227,39 @@ class RunningIndex:
         self._look_at_begun()
         return self._runs
 
-    def goes_on(self, run: RunningWork) -> bool:
-        """Return whether running work that was found earlier in this cycle is still in the index, unchanged."""
-        return self._runs.get(run.reservation.id) is run
+    def goes_on(self, victim: Victim) -> bool:
+        """Return whether running work that was found earlier in this cycle, or the work of a lease, is still in the
+        index, unchanged.
+        """
+        work = victim if isinstance(victim, RunningWork) else victim.work
+        return self._runs.get(work.reservation.id) is work
+
+    def take_parts(self, work: RunningWork, ending: Iterable[Lease], *, at_once: bool) -> None:
+        """Record that these elastic leases of running work are preempted, and that their share was paid. `at_once`:
+        they have ended; else they are revoking.
+        """
+        gone = {lease.component for lease in ending}
+        cost = subtract(work.cost, work.share_cost(len(gone)))
+        leases = [
+            msgspec.structs.replace(lease, state="revoking", cost=NOTHING, charged_at=None)
+            if lease.component in gone
+            else lease
+            for lease in work.leases
+            if not (at_once and lease.component in gone)
+        ]
+        self._changed.add(work.reservation.id)
+        self._remove(work.reservation.id)
+        # `cost` has set `_cost_at` to the time of this cycle; the next one reads the work again.
+        weight = work.weight - sum(lease.weight for lease in work.leases if lease.component in gone)
+        self._enter(replace(work, leases=tuple(leases), weight=weight, _cost=cost, _divided=None))
+
+    def _drop_vacated(self, run: RunningWork) -> None:
+        """Leave out the elastic leases that this cycle has ended while the work goes on."""
+        name, vacated = run.reservation.id, self.cycle.vacated
+        self._changed.add(name)
+        self._remove(name)
+        if leases := tuple(each for each in run.leases if (name, each.component) not in vacated):
+            self._put(run.reservation, leases, run.state, run.position)
 
     def _look_at_begun(self) -> None:
         for reservation, leases in self._drop_begun():
@@ -212,15 +310,19 @@ class RunningIndex:
             level=leases[0].level,
             leases=leases,
             state=state,
-            weight=leases[0].weight if len(leases) == 1 else sum(lease.weight for lease in leases),
+            weight=leases[0].weight if len(leases) == 1 else _sum_weights(leases, state),
             position=position,
             is_metered=state != "leaving" or any(each.charged_at is not None for each in leases),
         )
-        self._runs[reservation.id] = self._at_level[run.level][reservation.id] = run
-        if run.payer is not None:
-            self._paid_by.setdefault(run.payer, {})[reservation.id] = run
-            self._count(run.payer, run.level, run.is_metered)
+        self._enter(run)
         return run
+
+    def _enter(self, run: RunningWork) -> None:
+        name = run.reservation.id
+        self._runs[name] = self._at_level[run.level][name] = run
+        if run.payer is not None:
+            self._paid_by.setdefault(run.payer, {})[name] = run
+            self._count(run.payer, run.level, run.is_metered)
 
     def _remove(self, name: str) -> None:
         run = self._runs.pop(name)
@@ -268,3 +370,10 @@ class RunningIndex:
     def has_worse(self, account: str, level: int) -> bool:
         """Return whether the account pays for work at a level worse than `level` now."""
         return any(self.has_work(account, other) for other in range(level + 1, FREE + 1))
+
+
+def _sum_weights(leases: Iterable[Lease], state: RunState) -> float:
+    """Return what these leases of one reservation cost per second. Elastic leases that are revoked alone cost
+    nothing.
+    """
+    return sum(lease.weight for lease in leases if state == "leaving" or lease.state != "revoking")

@@ -83,12 +83,15 @@ def reclaimed_capacity_goes_to_a_reservation(seen: Seen) -> None:
 
 
 def instances_are_granted_lowest_index_first(seen: Seen) -> None:
-    """A grant leaves no instance of the same component with a lower index without its lease."""
+    """A grant leaves no instance of the same component with a lower index without its lease, unless its holder gave it
+    back.
+    """
     rows = {row.id: row for row in seen.after if isinstance(row, Reservation)}
     for decision in seen.plan.decisions:
         if isinstance(decision, Grant):
             component, _, index = decision.component.partition(".")
-            held = {lease.component for lease in rows[decision.reservation].leases}
+            row = rows[decision.reservation]
+            held = {lease.component for lease in row.leases} | {*row.declined}
             assert held >= {f"{component}.{lower}" for lower in range(int(index or 0))}
 
 

@@ -135,7 +135,7 @@ class Play:
                 stays = decision.revoke_by is not None and self.random.random() < 0.7
                 self.put(row, leases=tuple(self.revoke(row, decision, stays=stays)))
             case Preempt():
-                for name in decision.victims:
+                for name in (each for each in decision.victims if each not in decision.partial):
                     self.put(self.view.reservations[name], phase="pending", leases=())
             case Requeue():
                 self.put(self.view.reservations[decision.reservation], phase="pending", leases=())

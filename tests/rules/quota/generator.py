@@ -1,8 +1,8 @@
 """Random scenarios of quota: the same number generates the same file.
 
 Times, rates and balances are multiples of a quarter, so that floats hold them exactly and both sides must agree to the
-last digit. Small balances let accounts run out and be able to pay again; balances near ±600 let running work change its
-level.
+last digit, except where elastic instances have shares of a cost. Small balances let accounts run out and be able to pay
+again; balances near ±600 let running work change its level.
 """
 
 from random import Random
@@ -20,15 +20,17 @@ CROWD = 10
 """With more pending reservations than these, none is submitted."""
 
 
-def make_scenario(number: int) -> Document:
-    """Return a whole scenario; its actions depend on the state of the plain scheduler at that time."""
-    return _Author(Random(number)).write(number)
+def make_scenario(number: int, *, has_helpers: bool = False) -> Document:
+    """Return a whole scenario; its actions depend on the state of the plain scheduler at that time. `has_helpers`:
+    whether reservations have elastic leases from the start.
+    """
+    return _Author(Random(number), has_helpers=has_helpers).write(number)
 
 
 class _Author:
     """Writes one scenario, playing it on the plain scheduler meanwhile."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, *, has_helpers: bool) -> None:
         self._random = random
         self._submitted = 0
         self._accounts = [f"a{index}" for index in range(random.randint(3, 5))]
@@ -40,6 +42,10 @@ class _Author:
         """The share of reservations with several instances."""
         self._gang: tuple[Document, Document] | None = None
         """The component and the first lease of the gang of which further instances may run on the next places."""
+        self._helpers = random.choice((0.4, 0.6)) if has_helpers else 0
+        """The share of leases from the start that are elastic instances. No slot has their labels: none is granted."""
+        self._helped: tuple[Document, Document] | None = None
+        """The last reservation with elastic instances, and its first lease."""
 
     def write(self, number: int) -> Document:
         document: Document = {"name": f"quota {number}", "config": self._make_config()}
@@ -72,6 +78,8 @@ class _Author:
             "min_run_time": random.choice((0, 0, 0, 0, 2, 2, 64)),
             "confirm_timeout": random.choice((0, 0, 0, 8)),
         }
+        if self._helpers:
+            scheduler["elastic"] = "malleable"
         room = random.choice((1, 1, 1, 2, 3))
         steady = {"provider": "static", "lease_ttl": 0, "offline_timeout": 1_000_000, "unhealthy_after": 0}
         pools = {
@@ -116,7 +124,7 @@ class _Author:
         slots: list[Document] = []
         holders: list[Document] = []
         for name, pool in pools.items():
-            self._gang = None
+            self._gang = self._helped = None
             for number in range(1, self._random.randint(3, 5 + 3 * bool(self._gangs)) + 1):
                 leases = [
                     self._make_lease(pool["system"], holders)
@@ -129,6 +137,8 @@ class _Author:
 
     def _make_lease(self, system: str, holders: list[Document]) -> Document:
         """A lease of the last holder if that is a gang, and often another instance of it; else one of a new holder."""
+        if self._helped is not None and self._chance(self._helpers):
+            return self._make_helper(*self._helped)
         if self._gang is not None and self._chance(0.7):
             component, first = self._gang
             first["component"] = "main.0"
@@ -142,7 +152,18 @@ class _Author:
         if self._chance(self._gangs):
             holder["components"] = [{"name": "main", "count": 1}]
             self._gang = holder["components"][0], lease
+        if self._helpers and self._chance(0.6):
+            self._helped = holder, lease
         return lease
+
+    def _make_helper(self, holder: Document, first: Document) -> Document:
+        """One more elastic instance of a reservation."""
+        components = holder.setdefault("components", [{"name": "main", "count": 1}])
+        if len(components) == 1:
+            components.append({"name": "help", "count": 1, "kind": "elastic", "labels": {"none": "1"}})
+        components[1]["count"] += 1
+        running = {"level": first["level"], "cost": self._make_running(holder.get("account"))["cost"]}
+        return {"reservation": holder["id"], "component": f"help.{components[1]['count'] - 1}", **running}
 
     def _make_holder(self, system: str) -> Document:
         """A reservation that runs from the start: mostly of an account whose work is about to change its level, or of
@@ -216,7 +237,7 @@ class _Author:
         """On slots of one lease, without a preemption in progress: qscheduler's rules cover no other case."""
         name, place = self._pick(world, "pending", "leased"), self._random.choice(world.places)
         job = world.jobs[name] if name else None
-        if job is None or job.count > 1 or place.room > 1 or world.grace:
+        if job is None or job.count > 1 or place.room > 1 or world.grace or self._helpers:
             return None
         if job.lease and self._chance(0.6):
             [place] = job.lease.places
@@ -224,7 +245,7 @@ class _Author:
 
     def _choose_idle(self, world: World) -> Document | None:
         place = self._random.choice(world.places)
-        if place.room > 1 or world.on(place, "revoking", "claimed"):
+        if place.room > 1 or self._helpers or world.on(place, "revoking", "claimed"):
             return None
         return {"slot": place.name, "labels": self._make_labels(0.7)} if self._chance(0.5) else {"slot": place.name}
 

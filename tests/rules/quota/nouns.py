@@ -86,6 +86,18 @@ class Lease:
     confirmed: bool = False
     state: str = "held"
     until: Fraction = Fraction(0)
+    parts: dict[str, Place] = field(default_factory=dict)
+    """The places of elastic instances that are held, by name; they are in `places`, too."""
+    leaving: list[tuple[str, Place, Fraction]] = field(default_factory=list)
+    """Elastic instances that were preempted alone, with the end of their grace period."""
+
+    def list_all(self) -> list[Place]:
+        """The places of all instances, also of those that leave."""
+        return [*self.places, *(place for _, place, _ in self.leaving)]
+
+    def count_essential(self, place: Place) -> int:
+        """The number of instances there that are not elastic."""
+        return self.places.count(place) - list(self.parts.values()).count(place)
 
 
 @dataclass
@@ -103,7 +115,9 @@ class Job:
     preemptible: bool = True
     priority: float = 1
     count: int = 1
-    """The number of its instances; they are alike."""
+    """The number of its essential instances; they are alike."""
+    labels_of_parts: int = 0
+    """The number of labels that elastic instances require beside `labels`."""
     phase: str = "pending"
     lease: Lease | None = None
 
@@ -141,7 +155,9 @@ class World:
 
     def count_on(self, place: Place, *states: str) -> int:
         """The number of instances there whose lease is in one of these states."""
-        return sum(lease.places.count(place) for _, lease in self.leases() if lease.state in states)
+        leaving = [part for _, lease in self.leases() for part in lease.leaving] if "revoking" in states else []
+        count = sum(lease.places.count(place) for _, lease in self.leases() if lease.state in states)
+        return count + sum(part[1] is place for part in leaving)
 
     def leases(self) -> list[tuple[Job, Lease]]:
         """All jobs with a lease, in any state."""

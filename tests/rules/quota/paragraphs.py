@@ -34,6 +34,7 @@ def tick(world: World) -> tuple[list[Line], dict[str, str]]:
     """One tick: its decisions, and the waits with their codes."""
     found = Pass()
     end_graces(world, found)
+    end_parts(world, found)
     requeue_unconfirmed(world, found)
     charge(world)
     count_for_limits(world, found)
@@ -60,6 +61,16 @@ def end_graces(world: World, found: Pass) -> None:
         if job.lease and job.lease.state == "revoking" and job.lease.until <= world.now:
             job.lease, job.phase = None, "pending"
             found.lines.append({"do": "requeue", "reservation": job.name, "reason": "preempted"})
+
+
+def end_parts(world: World, found: Pass) -> None:
+    """An elastic instance that was preempted with a grace period ends when that is over."""
+    for job, lease in world.leases():
+        for name, place, until in sorted(lease.leaving, key=lambda each: each[0]):
+            if lease.state == "held" and until <= world.now:
+                line = {"do": "revoke", "reservation": job.name, "component": name, "slot": place.name}
+                found.lines.append({**line, "reason": "preempted"})
+                lease.leaving.remove((name, place, until))
 
 
 def requeue_unconfirmed(world: World, found: Pass) -> None:
@@ -116,13 +127,13 @@ def level_of(world: World, job: Job) -> int:
 
 def order(jobs: Any) -> list[Job]:
     """Number of required labels descending, `created_at` ascending, order of submission."""
-    return sorted(jobs, key=lambda job: (-len(job.labels), job.created_at, job.number))
+    return sorted(jobs, key=lambda job: (-len(job.labels) - job.labels_of_parts, job.created_at, job.number))
 
 
 def count_for_limits(world: World, found: Pass) -> None:
     """Count the leases that run as the tick begins: a revoked one runs until it ends."""
     for job, lease in world.leases():
-        count_lease(found, job, lease.places)
+        count_lease(found, job, lease.list_all())
 
 
 def count_lease(found: Pass, job: Job, places: list[Place]) -> None:
@@ -289,7 +300,7 @@ def relevel(world: World, found: Pass, p: int) -> None:
 
 def by_cost(world: World, leases: list[tuple[Job, Lease]], *, dearest_first: bool = False) -> list[tuple[Job, Lease]]:
     """Cheapest cost first (lexicographic from level 0), then slot order."""
-    ordered = sorted(leases, key=lambda each: (min(map(world.order, each[1].places)), each[0].number))
+    ordered = sorted(leases, key=lambda each: (min(map(world.order, each[1].list_all())), each[0].number))
     return sorted(ordered, key=lambda each: each[1].cost, reverse=dearest_first)
 
 
@@ -348,7 +359,7 @@ class Trial:
     account: Account
     p: int
     places: list[Place] = field(default_factory=list)
-    victims: list[tuple[Job, Lease]] = field(default_factory=list)
+    victims: "list[Victim]" = field(default_factory=list)
     tried: list[Place] = field(default_factory=list)
 
     def run(self) -> bool:
@@ -360,19 +371,19 @@ class Trial:
             self.places.append(place)
         for each in reversed(self.victims.copy()):
             self.victims.remove(each)
-            if any(self.count_room(place) < 0 for place in each[1].places):
+            if any(self.count_room(place) < 0 for place in each.places):
                 self.victims.append(each)
         return bool(self.victims)
 
     def count_room(self, place: Place) -> int:
         """How many more instances of the job a place takes."""
-        freed = sum(lease.places.count(place) for _, lease in self.victims)
+        freed = sum(each.count_freed(place) for each in self.victims)
         return count_room(self.world, place, later=bool(self.world.grace)) + freed - self.places.count(place)
 
     def find_free(self) -> Place | None:
         """The first place that is idle, or that a victim frees."""
         for place in self.world.places:
-            is_open = is_idle(self.world, place) or any(place in lease.places for _, lease in self.victims)
+            is_open = is_idle(self.world, place) or any(place in each.places for each in self.victims)
             if is_open and self.count_room(place) > 0 and self.may_be_at(place):
                 return place
         return None
@@ -381,9 +392,11 @@ class Trial:
         """Every slot of the job counts for the limits for labels."""
         return may_be_at(self.world, self.found, self.job, place, self.places)
 
-    def list_victims(self, place: Place) -> list[tuple[Job, Lease]]:
+    def list_victims(self, place: Place) -> "list[Victim]":
         """Without those that end already."""
-        return [each for each in list_victims(self.world, place, self.p) if each not in self.victims]
+        gone = {(each.job.name, each.part) for each in self.victims}
+        able = list_victims(self.world, place, self.p)
+        return [each for each in able if gone.isdisjoint({(each.job.name, None), (each.job.name, each.part)})]
 
     def find_next(self) -> Place | None:
         """The first victim place on which an instance fits then; each is tried once."""
@@ -391,55 +404,43 @@ class Trial:
         places = [place for place in self.world.places if place not in known and self.list_victims(place)]
         for place in sorted(places, key=self.rank):
             able = self.list_victims(place)
-            if not sum_costs([*self.victims, able[0]]) < self.account.balance:
+            is_paid_in_part = any(each.job is able[0].job for each in self.victims)
+            if not sum_costs([*self.victims, able[0]]) < self.account.balance and not is_paid_in_part:
                 return None
             chosen = self.choose(place, able) if self.may_be_at(place) else []
             if chosen and sum_costs([*self.victims, *chosen]) < self.account.balance:
-                self.victims += chosen
+                self.victims = merge([*self.victims, *chosen])
                 self.tried.append(place)
                 return place
         return None
 
     def rank(self, place: Place) -> Any:
         """As of the step, without the victims that end already."""
-        lease = self.list_victims(place)[0][1]
-        return lease.cost, len(lease.places), self.world.order(place)
+        first = self.list_victims(place)[0]
+        return first.cost, first.size, self.world.order(place)
 
-    def choose(self, place: Place, able: list[tuple[Job, Lease]]) -> list[tuple[Job, Lease]]:
+    def choose(self, place: Place, able: "list[Victim]") -> "list[Victim]":
         """The fewest and cheapest victims that make room there for one more instance."""
-        for size in range(1, len(able) + 1):
-            sets = [
-                list(each)
-                for each in combinations(able, size)
-                if self.count_room(place) + sum(lease.places.count(place) for _, lease in each) > 0
-            ]
-            if sets:
-                return min(sets, key=lambda each: (sum_costs(each), sum(len(lease.places) for _, lease in each)))
-        return []
+        return choose_set(able, place, 1 - self.count_room(place))
 
 
 def take_over_all(world: World, found: Pass, job: Job, account: Account, trial: Trial, p: int) -> None:
     """The sum of the costs is paid once and refunded to each victim. One line for each victim place, in slot order; a
     victim is named on the first.
     """
-    paid, named = sum_costs(trial.victims), list[str]()
+    paid, named = sum_costs(trial.victims), list[tuple[str, str | None]]()
     for place in world.places:
-        there = [victim.name for victim, lease in trial.victims if place in lease.places and place in trial.places]
-        if names := [name for name in there if name not in named]:
-            named += names
-            line = {"do": "preempt", "reservation": job.name, "slot": place.name, "victims": names, "level": p}
-            found.lines.append(line)
+        there = [each for each in trial.victims if place in each.places and place in trial.places]
+        if own := [each for each in there if (each.job.name, each.part) not in named]:
+            named += [(each.job.name, each.part) for each in own]
+            record_preempted(found, job, own, place, p)
         if there:
             found.preempted.add(place.name)
-    for level in LEVELS:
-        account.balance[level] -= paid[level]
-        for victim, lease in trial.victims:
-            if paid_back := world.account_of(victim):
-                paid_back.balance[level] += lease.cost[level]
+    pay(world, account, trial.victims)
     freed = [
         place
         for place in world.places
-        if place not in trial.places and any(place in lease.places for _, lease in trial.victims)
+        if place not in trial.places and any(place in each.places for each in trial.victims)
     ]
     end_all(world, trial.victims)
     start(world, found, job, Lease(trial.places, p, paid, world.now, world.now))
@@ -450,39 +451,93 @@ def rank_of(world: World, place: Place, p: int) -> Any:
     """The cost of the cheapest victim on a place; of equal ones the number of leases that end with it, then slot
     order.
     """
-    lease = list_victims(world, place, p)[0][1]
-    return lease.cost, len(lease.places), world.order(place)
+    first = list_victims(world, place, p)[0]
+    return first.cost, first.size, world.order(place)
 
 
-def list_victims(world: World, place: Place, p: int) -> list[tuple[Job, Lease]]:
-    """The work on a place that may be preempted: cheapest first, then with the fewest leases, then in slot order."""
-    found = [(job, lease) for job, lease in world.running() if place in lease.places and may_be_victim(world, job, p)]
+@dataclass(eq=False)
+class Victim:
+    """What a preemption may end: a whole job, or one elastic instance of it (`part`)."""
+
+    job: Job
+    lease: Lease
+    part: str | None = None
+
+    @property
+    def places(self) -> list[Place]:
+        """The places of what ends."""
+        return self.lease.list_all() if self.part is None else [self.lease.parts[self.part]]
+
+    def count_freed(self, place: Place) -> int:
+        """The number of leases there that are held and end."""
+        return self.lease.places.count(place) if self.part is None else self.places.count(place)
+
+    @property
+    def size(self) -> int:
+        """The number of leases that end."""
+        return len(self.places)
+
+    @property
+    def cost(self) -> list[Fraction]:
+        """The cost of the job; of an elastic instance, its share."""
+        share = 1 if self.part is None else Fraction(1, len(self.lease.places))
+        return [each * share for each in self.lease.cost]
+
+
+def list_victims(world: World, place: Place, p: int) -> list[Victim]:
+    """What may be preempted on a place: cheapest first, then with the fewest leases, then elastic instances, then in
+    slot order; of one job the last elastic instance first.
+    """
     if place.cordoned or place.stranger:
         return []
-    ordered = by_cost(world, found)
-    return sorted(ordered, key=lambda each: (each[1].cost, len(each[1].places)))
+    found = list[Victim]()
+    for job, lease in world.running():
+        if may_be_victim(world, job, p):
+            found += [Victim(job, lease)] if lease.count_essential(place) else []
+            found += [Victim(job, lease, name) for name, at in lease.parts.items() if at is place]
+
+    def rank(each: Victim) -> Any:
+        first = min(map(world.order, each.places))
+        return each.cost, each.size, each.part is None, first, each.job.number, -int((each.part or ".0").split(".")[1])
+
+    return sorted(found, key=rank)
 
 
-def choose_victims(world: World, job: Job, place: Place, p: int) -> list[tuple[Job, Lease]]:
-    """The fewest jobs whose end makes room there for all instances of the job; of equally few the cheapest, of equally
-    cheap ones those with the fewest leases.
+def choose_victims(world: World, job: Job, place: Place, p: int) -> list[Victim]:
+    """The victims whose end makes room there for all instances of the job."""
+    room = count_room(world, place, later=bool(world.grace))
+    return choose_set(list_victims(world, place, p), place, job.count - room)
+
+
+def choose_set(able: list[Victim], place: Place, least: int) -> list[Victim]:
+    """The fewest victims that free this number of leases there; of equally few the cheapest, of equally cheap ones
+    those with the fewest leases, then those with the most elastic instances.
     """
-    able = list_victims(world, place, p)
     for size in range(1, len(able) + 1):
         sets = [
             list(each)
             for each in combinations(able, size)
-            if count_room(world, place, later=bool(world.grace)) + sum(lease.places.count(place) for _, lease in each)
-            >= job.count
+            if sum(victim.count_freed(place) for victim in merge(each)) >= least
         ]
         if sets:
-            return min(sets, key=lambda each: (sum_costs(each), sum(len(lease.places) for _, lease in each)))
+            return min(sets, key=rank_set)
     return []
 
 
-def sum_costs(victims: Sequence[tuple[Job, Lease]]) -> list[Fraction]:
+def rank_set(victims: list[Victim]) -> Any:
+    """The first set is chosen."""
+    return sum_costs(victims), sum(each.size for each in victims), sum(each.part is None for each in victims)
+
+
+def merge(victims: Sequence[Victim]) -> list[Victim]:
+    """Without elastic instances of jobs that end as a whole."""
+    whole = [each.job for each in victims if each.part is None]
+    return [each for each in victims if each.part is None or each.job not in whole]
+
+
+def sum_costs(victims: Sequence[Victim]) -> list[Fraction]:
     """The costs of victims together."""
-    return [sum((lease.cost[level] for _, lease in victims), Fraction(0)) for level in LEVELS]
+    return [sum((each.cost[level] for each in merge(victims)), Fraction(0)) for level in LEVELS]
 
 
 def may_be_victim(world: World, job: Job, p: int) -> bool:
@@ -494,31 +549,54 @@ def may_be_victim(world: World, job: Job, p: int) -> bool:
 
 
 def take_over(
-    world: World, found: Pass, job: Job, account: Account, victims: list[tuple[Job, Lease]], place: Place, p: int
+    world: World, found: Pass, job: Job, account: Account, victims: list[Victim], place: Place, p: int
 ) -> None:
     """The victims' accounts get the whole cost back, the new job's account pays it, and the new lease has it."""
     paid = sum_costs(victims)
-    for level in LEVELS:
-        account.balance[level] -= paid[level]
-        for victim, lease in victims:
-            if paid_back := world.account_of(victim):
-                paid_back.balance[level] += lease.cost[level]
-    names = [victim.name for victim, _ in victims]
-    found.lines.append({"do": "preempt", "reservation": job.name, "slot": place.name, "victims": names, "level": p})
+    pay(world, account, victims)
+    record_preempted(found, job, victims, place, p)
     found.preempted.add(place.name)
-    freed = [each for each in world.places if each is not place and any(each in old.places for _, old in victims)]
+    freed = [each for each in world.places if each is not place and any(each in old.places for old in victims)]
     end_all(world, victims)
     start(world, found, job, Lease([place] * job.count, p, paid, world.now, world.now))
     pass_on(world, found, freed, p)
 
 
-def end_all(world: World, victims: Sequence[tuple[Job, Lease]]) -> None:
-    """Pending again; with a grace period revoking."""
-    for victim, lease in victims:
+def pay(world: World, account: Account, victims: Sequence[Victim]) -> None:
+    """The account pays the costs, and those of the victims get them back."""
+    for level in LEVELS:
+        for each in victims:
+            account.balance[level] -= each.cost[level]
+            if paid_back := world.account_of(each.job):
+                paid_back.balance[level] += each.cost[level]
+
+
+def record_preempted(found: Pass, job: Job, victims: Sequence[Victim], place: Place, p: int) -> None:
+    """One line names the jobs; each elastic instance that ends alone has a line of its own after it."""
+    names = list(dict.fromkeys(each.job.name for each in victims))
+    found.lines.append({"do": "preempt", "reservation": job.name, "slot": place.name, "victims": names, "level": p})
+    for each in (each for each in victims if each.part is not None):
+        line = {"do": "revoke", "reservation": each.job.name, "component": each.part, "slot": place.name}
+        found.lines.append({**line, "reason": "preempted"})
+
+
+def end_all(world: World, victims: Sequence[Victim]) -> None:
+    """Pending again; with a grace period revoking. An elastic instance ends alone, with its share of the cost."""
+    for each in (each for each in victims if each.part is None):
+        job, lease = each.job, each.lease
         if world.grace:
-            lease.state, lease.until, victim.phase = "revoking", world.now + world.grace, "revoking"
+            lease.places, lease.leaving = lease.list_all(), []
+            lease.state, lease.until, job.phase = "revoking", world.now + world.grace, "revoking"
         else:
-            victim.lease, victim.phase = None, "pending"
+            job.lease, job.phase = None, "pending"
+    for each in (each for each in victims if each.part is not None):
+        assert each.part is not None
+        lease, left = each.lease, [a - b for a, b in zip(each.lease.cost, each.cost, strict=True)]
+        place = lease.parts.pop(each.part)
+        lease.places.remove(place)
+        lease.cost = left
+        if world.grace:
+            lease.leaving.append((each.part, place, world.now + world.grace))
 
 
 def start(world: World, found: Pass, job: Job, new: Lease) -> None:

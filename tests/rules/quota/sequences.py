@@ -25,6 +25,7 @@ from scheduler.model.decisions import (
     Relevel,
     Requeue,
     Reset,
+    Revoke,
     Terminate,
 )
 from scheduler.model.launch_backoff import Hold, hold_id
@@ -48,6 +49,8 @@ RULES: Final = (
     quota_rules(_SIZED, preemption_grace=30, min_run_time=20, **_ALONE),
     quota_rules(_SIZED, elastic="yielding", **_ALONE),
     quota_rules(_SIZED, elastic="flexible", preemption_grace=5, **_ALONE),
+    quota_rules(_SIZED, elastic="malleable", **_ALONE),
+    quota_rules(_SIZED, elastic="malleable", preemption_grace=5, **_ALONE),
     quota_rules({"max_uses": 3}, _CLOUD, preemption=False),
     quota_rules({"recycle_unclean": True, "max_leases_per_slot": 3}, _CLOUD, charge_by="dominant_share"),
     quota_rules(None, _ARM, queue="fifo", system={SYSTEM: {"queue": "quota"}}),
@@ -230,8 +233,21 @@ class Sequence:
             if self.random.random() < 0.95:
                 self.apply(self._charge(self.view.accounts[name]))
         for decision in outcome.decisions:
-            if self.random.random() < 0.9:
+            if isinstance(decision, Revoke) and decision.reason == "preempted":
+                self._end_part(decision)  # of a preemption that was lost, too: its reservation gave it up meanwhile
+            elif self.random.random() < 0.9:
                 self._carry_out(decision)
+
+    def _end_part(self, decision: Revoke) -> None:
+        row = self.view.reservations.get(decision.reservation)
+        if row is None or decision.component not in {each.component for each in row.leases}:
+            return
+        if decision.revoke_by is None:
+            leases = [each for each in row.leases if each.component != decision.component]
+        else:
+            leaving = {"state": "revoking", "charged_at": None, "revoke_by": decision.revoke_by}
+            leases = [replace(each, **leaving) if each.component == decision.component else each for each in row.leases]
+        self.apply(replace(row, leases=tuple(leases)))
 
     def _charge(self, account: Account) -> Account:
         rows = (row for row in self.view.reservations.values() if self.view.account_of(row) is account)
@@ -288,7 +304,8 @@ class Sequence:
         )
 
     def _preempt(self, decision: Preempt) -> None:
-        newcomer, victims = self.view.reservations[decision.reservation], decision.victims
+        newcomer = self.view.reservations[decision.reservation]
+        victims = [name for name in decision.victims if name not in decision.partial]
         cost = NOTHING
         for row in [self.view.reservations[name] for name in victims]:
             own = NOTHING

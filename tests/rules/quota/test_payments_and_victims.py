@@ -1,5 +1,7 @@
 """What an account pays in a cycle, which leases change their level, and which work is preempted."""
 
+from pathlib import Path
+
 import pytest
 
 from scheduler.model.reservations import Lease
@@ -9,6 +11,7 @@ from scheduler.policy.capacity.slot_info import make_slot_info
 from scheduler.policy.quota.pending_groups import RequirementsIndex
 from tests.builders import NOW, a_component, a_lease
 from tests.rules.quotas import a_host, an_account, decide, quota_rules, runs, waits
+from tests.scenarios import test_scenarios
 
 
 def a_running_lease(slot: int, level: int, since: float = 0, component: str = "main") -> Lease:
@@ -84,3 +87,21 @@ def test_requirements_that_are_added_later_are_met_too() -> None:
     assert index.list_met(slot_info, None) == (first,)
     second = index.find({"zone": "a"}, {"hosts": amounts.find({})})
     assert index.list_met(slot_info, None) == (first, second)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lease-ends-alone-rigid",
+        "lease-is-not-granted-again-at-once-grace-0",
+        "lease-is-not-granted-again-at-once-grace-30",
+        "lease-with-a-grace",
+        "lease-min-run-time",
+        "first-of-equal-victims",
+        "highest-index-first",
+        "leases-share-two-of-three",
+    ],
+)
+def test_elastic_leases_are_preempted_as_their_scenario_file_expects(name: str) -> None:
+    folder = Path(test_scenarios.__file__).parent
+    test_scenarios.test_a_scenario_decides_what_its_file_expects(folder / f"quota-elastic-{name}.json")

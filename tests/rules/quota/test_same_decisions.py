@@ -28,6 +28,17 @@ def test_the_engine_decides_charges_and_levels_as_the_plain_scheduler_does(first
         assert difference is None, f"{json.dumps(document)}\nscenario {number}, {difference}"
 
 
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_elastic_leases_are_preempted_as_the_plain_scheduler_does(first: int) -> None:
+    kinds = set[str]()
+    for number in range(first, first + 10):
+        document = make_scenario(number, has_helpers=True)
+        difference = compare(document)
+        assert difference is None, f"{json.dumps(document)}\nscenario {number}, {difference}"
+        kinds |= find_kinds(play_plain(document))
+    assert kinds >= {"preempt", "revoke"}
+
+
 def test_a_fifth_of_the_runs_has_preemptions_promotions_and_demotions() -> None:
     kinds = [find_kinds(play(number)) for number in RUNS]
     assert sum(each >= MOVES for each in kinds) >= len(RUNS) / 5

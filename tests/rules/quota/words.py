@@ -18,8 +18,9 @@ def submit(world: World, asked: list[dict[str, Any]]) -> None:
 def add_job(world: World, given: dict[str, Any], created_at: Fraction) -> Job:
     """A reservation as a scenario writes it."""
     kept = {name: given[name] for name in ("labels", "prefers", "account", "preemptible", "priority") if name in given}
-    [component] = given.get("components", [{}])
+    component, *elastic = given.get("components", [{}])
     job = Job(given["id"], len(world.jobs), given["system"], created_at, count=component.get("count", 1), **kept)
+    job.labels_of_parts = sum(len(each["labels"]) for each in elastic)
     world.jobs[job.name] = job
     return job
 
@@ -123,8 +124,11 @@ def put_place(world: World, given: dict[str, Any], pool: dict[str, Any]) -> None
     for each in given.get("leases", []):
         job = world.jobs[each["reservation"]]
         cost, level = read_levels(each.get("cost")), each.get("level", 5)
+        name = each.get("component", "main")
         if job.lease:  # another instance of the job
             job.lease.places.append(place)
+            if name.startswith("help."):
+                job.lease.parts[name] = place
             job.lease.cost = [a + b for a, b in zip(job.lease.cost, cost, strict=True)]
         else:
             job.phase, job.lease = "leased", Lease([place], level, cost, world.now, world.now, confirmed=True)
