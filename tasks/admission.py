@@ -29,7 +29,9 @@ from scheduler.policy.load_shedding import QUERIES, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
 from scheduler.protocol.names import RESERVATIONS, TASK_PREFIX, RedisNames, task_name
 from scheduler.protocol.signing import PRINCIPAL, encode_canonically
+from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisNotifier
+from tasks.current import find_services
 from tasks.queues import MOST_SEARCHES, SEARCHES
 from workers.access import is_signed
 from workers.logs import get_logger
@@ -336,9 +338,7 @@ def find_admission() -> Admission | None:
     """Return the `Admission` of this process, which decides whether requests are carried out; None if the settings are
     invalid, which was reported at the start of the process.
     """
-    from scheduler.view.connection import make_redis  # noqa: PLC0415 - only in a worker
-    from tasks.app import services  # noqa: PLC0415 - the app names the transport, which imports this module
-
+    services = find_services()
     settings = services.settings
     with suppress(InvalidInputError):
         return Admission(

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-from celery import Celery
 from celery.signals import before_task_publish, celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
 from kombu.utils.url import parse_url
 
@@ -19,6 +18,7 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.protocol.masking import is_shown
 from scheduler.protocol.names import RESERVATIONS
 from tasks.beat import make_schedule
+from tasks.current import LeaseholdApp
 from tasks.dispatch import CeleryDispatcher
 from tasks.messages import move_instant
 from tasks.queues import list_queues, list_routes
@@ -44,10 +44,10 @@ MODULES: Final = (
 )
 
 
-def make_app(settings: Settings) -> Celery:
+def make_app(settings: Settings) -> LeaseholdApp:
     """Return the Celery application for these settings."""
     signs = settings.access.mode != "open"
-    app = Celery(
+    app = LeaseholdApp(
         "leasehold",
         # Given, because Celery would look for the loader and for Django's settings in the environment of the user.
         loader="app",
@@ -61,6 +61,10 @@ def make_app(settings: Settings) -> Celery:
         beat_schedule=make_schedule(settings),
         # The schedule is kept in memory, without a file; each entry is due one interval after the start.
         beat_scheduler="tasks.beat:PunctualScheduler",
+    )
+    app.services = Services(
+        settings,
+        lambda: CeleryDispatcher(app, tick_seconds=settings.ticks.interval, now=app.services.clock.now),
     )
     return app
 
@@ -178,18 +182,10 @@ def refuse_foreign() -> None:
         sys.exit(f"leasehold: {line}")
 
 
-def _make_dispatcher() -> CeleryDispatcher:
-    return CeleryDispatcher(
-        app,
-        tick_seconds=settings.ticks.interval,
-        now=services.clock.now,
-    )
-
-
 settings: Final = _read_settings()
 app: Final = make_app(settings)
-services: Final = Services(settings, _make_dispatcher)
-sign_with(app, lambda: services.access)
+LeaseholdApp.of_process = app
+sign_with(app, lambda: app.services.access)
 
 
 @celeryd_init.connect(weak=False)
@@ -206,7 +202,7 @@ def _report_schema(**_signal: object) -> None:
     program.
     """
     with suppress(InvalidInputError):
-        if fault := services.find_schema_fault():
+        if fault := app.services.find_schema_fault():
             log.error(
                 "The database schema is older or newer than this program expects.", action="schema.unfit", error=fault
             )
@@ -222,7 +218,7 @@ def _note_time(headers: dict[str, Any], **_signal: object) -> None:
     """
     if SENT_AT in headers:
         return
-    wall, now = time.time(), services.clock.now()
+    wall, now = time.time(), app.services.clock.now()
     headers[SENT_AT] = now
     if headers.get("expires"):
         headers["expires"] = move_instant(headers["expires"], now - wall)
@@ -230,10 +226,10 @@ def _note_time(headers: dict[str, Any], **_signal: object) -> None:
 
 @worker_process_init.connect(weak=False)
 def _warm_up(**_signal: object) -> None:
-    """Prepare the connections and settings (`services`) in each process of a worker's process pool after its fork. A
-    pool of threads does this in tasks/worker.py.
+    """Prepare the connections in each process of a worker's process pool after its fork. A pool of threads does this in
+    tasks/worker.py.
     """
-    services.warm_up(fleet=False)
+    app.services.warm_up(fleet=False)
 
 
 @setup_logging.connect(weak=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 import redis
@@ -40,10 +40,12 @@ from scheduler.ports import (
     ViewUnavailableError,
 )
 from scheduler.view.redis_meter import gather_counts
+from tasks.current import LeaseholdApp
 from tasks.messages import report_refused
 from tasks.requests import describe_arguments
 from workers.access import SignatureError, is_signed
 from workers.logs import get_logger
+from workers.services import Services
 
 log = get_logger(__name__)
 
@@ -117,6 +119,11 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
     roles: ClassVar[frozenset[Role]] = frozenset({"worker"})
     """Roles of principals whose messages the task accepts if `access.mode` is `signed`."""
 
+    @property
+    def services(self) -> Services:
+        """The services of the task's application."""
+        return cast("LeaseholdApp", self.app).services
+
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         """Run the task and return its result, a text. The part of the result before a colon becomes a label of the
         metric of task durations.
@@ -140,7 +147,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         Raises UnprovenError for a missing or wrong signature, and StoreUnavailableError if the database cannot be
         reached.
         """
-        return verify_sender(vars(self.request), self.name or "", self.roles)
+        return verify_sender(self.services, vars(self.request), self.name or "", self.roles)
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Prepared | str":
         """Verify the sender of the message and check the arguments. Return both as Prepared. If the message is refused,
@@ -180,9 +187,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         ForeignClusterError if they belong to different clusters.
         """
         if self.needs_membership and not self.request.called_directly:
-            from tasks.app import services  # noqa: PLC0415 - the app imports this module
-
-            services.ensure_membership()
+            self.services.ensure_membership()
 
     def settle(self, act: Callable[[], _T]) -> _T | str:
         """Call `act` and return its result. If `act` raises a known error, log the error and return the task's result
@@ -230,7 +235,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
 
     def _report(self, defect: Defect, faults: Sequence[Fault]) -> None:
         _, queue, *_ = (*(self.name or "").split("."), "")
-        report_refused(queue, defect, faults, task=self.name or "", message=str(self.request.id or ""))
+        report_refused(self.services, queue, defect, faults, task=self.name or "", message=str(self.request.id or ""))
 
     @cached_property
     def _signature(self) -> inspect.Signature:
@@ -238,12 +243,10 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
 
     def measure(self, result: str, seconds: float) -> None:
         """Record the duration of the task in the metrics. The part of the result before a colon is a label."""
-        from tasks.app import services  # noqa: PLC0415 - the app imports this module
-
         labels = {"task": self.name or "", "result": result.partition(":")[0]}
         # If the ports cannot be built, the task itself has logged it.
         with suppress(*DROPPED):
-            services.ports.meter.observe("leasehold_task_seconds", labels, seconds)
+            self.services.ports.meter.observe("leasehold_task_seconds", labels, seconds)
 
 
 _CURRENT: Final[ContextVar[Principal | None]] = ContextVar("principal", default=None)
@@ -298,14 +301,14 @@ def acting_for(principal: Principal | None, host: str | None = None) -> Iterator
         _HOST.reset(host_token)
 
 
-def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role]) -> Principal | None:
+def verify_sender(
+    services: Services, headers: Mapping[str, Any], task: str, roles: frozenset[Role]
+) -> Principal | None:
     """Return the principal that sent a message for this task; None for an unsigned one, if `access.mode` accepts it.
 
     Raises UnprovenError for a wrong signature in every mode, and for a role that is not in `roles` in mode `signed`.
     Raises StoreUnavailableError if the database cannot be reached.
     """
-    from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
-
     mode = services.settings.access.mode
     _, queue, *_ = (*task.split("."), "")
     if not is_signed(headers):

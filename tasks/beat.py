@@ -6,7 +6,7 @@ by the monotonic clock: a jump of the wall clock does not change them.
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from celery.beat import Scheduler
 from celery.schedules import crontab, schedule
@@ -14,6 +14,7 @@ from celery.schedules import crontab, schedule
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import DatabaseWentBackError, ForeignClusterError, StoreUnavailableError
 from scheduler.protocol.clock import read_monotonic
+from tasks.current import LeaseholdApp
 from tasks.queues import HEAR, IMAGES, INTERRUPTIONS, MARKET, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
 from workers.logs import get_logger
 from workers.settings import Settings
@@ -91,10 +92,8 @@ class PunctualScheduler(Scheduler):
             super().apply_entry(entry, producer)
 
     def _may_send(self) -> bool:
-        from tasks.app import services  # noqa: PLC0415 - the app names this module as its scheduler
-
         try:
-            services.ensure_membership_of_sender()
+            cast("LeaseholdApp", self.app).services.ensure_membership_of_sender()
         except ForeignClusterError as error:
             type(self).refusal = str(error)
             raise SystemExit from None

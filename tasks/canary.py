@@ -13,7 +13,7 @@ from scheduler.model.principals import Principal
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
 from scheduler.protocol.names import CANARY, QUEUE_NAMES, task_name
-from tasks.app import app, services
+from tasks.app import app
 from tasks.base import LeaseholdTask
 
 
@@ -37,13 +37,13 @@ class CanaryTask(LeaseholdTask):
         """Send `answer` to the sender of a refused canary message, if the message names an address for answers."""
         with suppress(InvalidInputError):
             (reply_to,), _ = self.read_arguments(args, kwargs)
-            services.ports.notifier.reply(reply_to, answer)
+            self.services.ports.notifier.reply(reply_to, answer)
 
 
 def _register(queue: str) -> None:
     def answer(reply_to: str) -> str:
         content = {"ok": True, "queue": queue, "host": socket.gethostname(), "pid": os.getpid()}
-        services.ports.notifier.reply(reply_to, content)
+        app.services.ports.notifier.reply(reply_to, content)
         return "sung"
 
     app.task(name=task_name(queue, CANARY), base=CanaryTask, needs_membership=False)(answer)

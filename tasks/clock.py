@@ -41,18 +41,18 @@ def main() -> None:
     """Run beat until it is stopped."""
     with PausedGC():
         # Imported here, because a wrong configuration ends the process at this import.
-        from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415
+        from tasks.app import app, refuse_foreign, require_broker, settings  # noqa: PLC0415
         from tasks.beat import PunctualScheduler  # noqa: PLC0415
 
         require_broker()
-        services.name_process("beat")
+        app.services.name_process("beat")
         refuse_foreign()
     if settings.celery.beat_file:
         try:
             file = record_sends(Path(settings.celery.beat_file), settings.ticks.interval)
         except OSError as error:
             sys.exit(f"leasehold: celery.beat_file: expected a file that can be written, got {error}")
-        start_self_check(app, services, file, own=None)
+        start_self_check(app, app.services, file, own=None)
     app.Beat(quiet=True).run()
     if PunctualScheduler.refusal is not None:
         sys.exit(f"leasehold: {PunctualScheduler.refusal}")

@@ -18,7 +18,9 @@ from scheduler.operations.commands.submit import Answer
 from scheduler.ports import ViewUnavailableError
 from scheduler.protocol.names import RESERVATIONS, TASK_PREFIX
 from scheduler.view.redis_meter import gather_counts
+from tasks.answers import describe_answer, find_address, send_answer
 from tasks.base import Prepared
+from tasks.current import find_app, find_services
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -54,18 +56,16 @@ def run_gathered(entries: Sequence[Entry]) -> list[Result]:
 
 
 def _run(cases: Sequence["_Case"]) -> None:
-    from tasks.app import services  # noqa: PLC0415 - the app imports the tasks
-
     for case in cases:
         case.prepare()
     open_cases = [case for case in cases if case.is_open]
-    outcomes = accept_gathered(services.ports, [case.message for case in open_cases]) if open_cases else []
+    outcomes = accept_gathered(find_services().ports, [case.message for case in open_cases]) if open_cases else []
     for case, outcome in zip(open_cases, outcomes, strict=True):
         case.outcome = outcome
     answers = [(case.address, case.outcome) for case in open_cases if case.address and isinstance(case.outcome, dict)]
     unwritable: Collection[str] | ViewUnavailableError
     try:
-        unwritable = services.ports.notifier.reply_to_all(answers)  # promise: answers-after-commit
+        unwritable = find_services().ports.notifier.reply_to_all(answers)  # promise: answers-after-commit
     except ViewUnavailableError as error:
         unwritable = error
     for case in open_cases:
@@ -81,9 +81,7 @@ class _Case:
     entry: Entry
 
     def __post_init__(self) -> None:
-        from tasks.app import app  # noqa: PLC0415 - as above
-
-        self._task: Any = app.tasks[self.entry.task]
+        self._task: Any = find_app().tasks[self.entry.task]
         self._started = time.monotonic()
         self._result: str | ExceptionInfo | None = None
         self.message = Message("", None)
@@ -110,8 +108,6 @@ class _Case:
         self._attempt(self._prepare)
 
     def _prepare(self) -> str | None:
-        from tasks.reservations import find_address  # noqa: PLC0415 - that module names the strategy of this one
-
         args, kwargs, _ = loads(self.entry.body)
         prepared: Prepared | str = self._task.prepare(args, kwargs)
         if isinstance(prepared, str):
@@ -130,8 +126,6 @@ class _Case:
         self._attempt(lambda: self._finish(unwritable))
 
     def _finish(self, unwritable: Collection[str] | ViewUnavailableError) -> str:
-        from tasks.reservations import describe_answer, send_answer  # noqa: PLC0415 - as above
-
         if not isinstance(self.outcome, dict):
             raise self.outcome or AssertionError("a request has no outcome")
         if self.address is None:

@@ -17,6 +17,7 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError  # noq
 from scheduler.protocol.names import RESERVATIONS, TICKS
 from scheduler.view.connection import ask
 from scheduler.view.set_aside import UNACKED
+from tasks.current import find_services
 from tasks.messages import expired
 from tasks.queues import HELD_A_PROCESS, is_small
 from workers.logs import get_logger
@@ -71,9 +72,7 @@ class _Written:
 
 def read_clock() -> float:
     """Return cluster time, which workers of several hosts share."""
-    from tasks.app import services  # noqa: PLC0415 - the app names a user of this module as its transport
-
-    return services.clock.now()
+    return find_services().clock.now()
 
 
 Command = Callable[[Any], object]

@@ -26,7 +26,7 @@ from scheduler.operations.market.refresh import refresh_market
 from scheduler.operations.market.resolve import uses_market
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from scheduler.ports import CloudError
-from tasks.app import app, services
+from tasks.app import app
 from tasks.queues import (
     CHECK,
     HEAR,
@@ -53,7 +53,7 @@ DAY: Final = 86400.0
 @app.task(name=CHECK)
 def check_slots(slot_ids: list[str]) -> str:
     """Record the states that EC2 and the probes report for the machines of these slots."""
-    return f"moved: {check(services.ports, slot_ids)}"
+    return f"moved: {check(app.services.ports, slot_ids)}"
 
 
 @app.task(name=SWEEP)
@@ -61,13 +61,13 @@ def sweep_slots(all_machines: bool = False) -> str:  # noqa: FBT001, FBT002 - an
     """Send messages that request checks of slots: of each slot whose machine is changing its state (see
     `operations.machines.check.sweep`), or with `all_machines` of all slots that have a machine.
     """
-    return f"sent: {sweep(services.ports, all_machines=all_machines)}"
+    return f"sent: {sweep(app.services.ports, all_machines=all_machines)}"
 
 
 @app.task(name=HEAR)
 def hear() -> str:
     """Record the heartbeats that static hosts (machines that are not launched on EC2) have sent."""
-    return f"heard: {hear_hosts(services.ports)}"
+    return f"heard: {hear_hosts(app.services.ports)}"
 
 
 @app.task(name=RECOVER)
@@ -76,15 +76,15 @@ def recover_lost() -> str:
     and were not sent lately. Write the events about refused messages into the database. Look up the images that were
     not found yet.
     """
-    count = recover(services.ports, services.settings.recover_interval)
+    count = recover(app.services.ports, app.services.settings.recover_interval)
     if count:
         log.info(
             "Messages for overdue launches, terminations or callbacks were sent again.",
             action="recover.sent",
             count=count,
         )
-    record_refused(services.ports)
-    if any(list_unfound(services.ports.rules())):
+    record_refused(app.services.ports)
+    if any(list_unfound(app.services.ports.rules())):
         # The pools of these images launch nothing meanwhile.
         _look_images_up()
     return f"sent: {count}"
@@ -95,7 +95,7 @@ def reconcile_machines() -> str:
     """Compare the EC2 machines that have this cluster's tags with the slots. If the answer to a launch was lost, record
     its machine on the slot; terminate machines that belong to no slot.
     """
-    found = reconcile(services.ports, services.settings.orphan_age)
+    found = reconcile(app.services.ports, app.services.settings.orphan_age)
     if found != Reconciled(strangers=found.trials, trials=found.trials):
         counts = msgspec.structs.asdict(found)
         log.warning("Machines without a slot were found.", action="reconcile.found", **counts)
@@ -108,10 +108,10 @@ def read_interruptions() -> str:
 
     The task waits for notices until shortly before the next such task is sent, so that copies do not pile up.
     """
-    feed = services.notices
+    feed = app.services.notices
     if feed is None:
         return "no queue"
-    handled = handle_notices(services.ports, feed, services.settings.aws.interruption_interval - 1)
+    handled = handle_notices(app.services.ports, feed, app.services.settings.aws.interruption_interval - 1)
     if handled.changed:
         log.info(
             "EC2's notices about interruptions were recorded.", action="interruptions.heeded", count=handled.changed
@@ -120,7 +120,7 @@ def read_interruptions() -> str:
 
 
 def _look_images_up() -> str:
-    found = refresh_images(services.ports, services.images)
+    found = refresh_images(app.services.ports, app.services.images)
     if found.changed:
         log.info("The images of pools have changed.", action="images.found", images=found.changed)
     if found.failed:
@@ -141,13 +141,13 @@ def read_market() -> str:
     """Read spot prices for the pools that use them. Also read instance types and on-demand prices if the known ones are
     too old.
     """
-    store, settings = services.ports.store, services.settings.market
+    store, settings = app.services.ports.store, app.services.settings.market
     rules = store.load_rules().rules
     if not uses_market(rules):
         # The ledger may need the prices of volumes and addresses.
         return f"prices: {_read_on_demand(rules)}" if settings.on_demand_interval else "no pool uses them"
-    found = refresh_market(store, services.market, rules, catalogue_age=settings.catalogue_age)
-    follow_spot_prices(services.ports)
+    found = refresh_market(store, app.services.market, rules, catalogue_age=settings.catalogue_age)
+    follow_spot_prices(app.services.ports)
     log.info(
         "Prices and instance types were read from EC2.",
         action="market.read",
@@ -163,9 +163,9 @@ def _read_on_demand(rules: Rules) -> int:
     """Read the on-demand prices if a reading is due, and return their number. If AWS refuses it, log this once and
     return 0; imported prices remain.
     """
-    reader, interval = services.on_demand, services.settings.market.on_demand_interval
+    reader, interval = app.services.on_demand, app.services.settings.market.on_demand_interval
     try:
-        found = reader.read(services.ports.store, services.market, rules, interval)
+        found = reader.read(app.services.ports.store, app.services.market, rules, interval)
     except CloudError as error:
         if not reader.is_refused:
             sentence = "On-demand prices cannot be read from AWS's price list; imported and known prices remain."
@@ -183,7 +183,7 @@ def _read_on_demand(rules: Rules) -> int:
 @app.task(name=PRUNE)
 def prune() -> str:
     """Delete events, answers, ended reservations, costs and price changes that are older than the settings allow."""
-    keep, store = services.settings.keep, services.ports.store
+    keep, store = app.services.settings.keep, app.services.ports.store
     now = store.now()
     count = store.prune(
         events_before=now - keep.events_days * DAY,
@@ -204,7 +204,7 @@ def prune() -> str:
 @app.task(name=LAUNCH_SLOT)
 def launch_slot(slot_id: str, launch_id: str) -> str:
     """Launch a machine on EC2 for this slot, if the slot still waits for the launch with the id `launch_id`."""
-    ports = services.ports
+    ports = app.services.ports
     result = launch_once(ports, launch_id, lambda: launch(ports, slot_id, launch_id))
     sentence = "A machine was launched." if result == "success" else "No machine was launched."
     log.info(sentence, action=f"launch.{result}", slot=slot_id)
@@ -214,7 +214,7 @@ def launch_slot(slot_id: str, launch_id: str) -> str:
 @app.task(name=LAUNCH_BATCH)
 def launch_slots(batch: str) -> str:
     """Launch the machines of all slots of this batch by one request to EC2."""
-    ports = services.ports
+    ports = app.services.ports
     result = launch_once(ports, batch, lambda: launch_batch(ports, batch))
     sentence = "The machines of a batch were launched." if result == "success" else "A batch was not launched."
     log.info(sentence, action=f"launch.{result}", batch=batch)
@@ -234,14 +234,14 @@ def _log_outcomes(action: str, outcomes: Mapping[str, str], requested: str, othe
 @app.task(name=START_SLOTS)
 def start_slots(slots: list[tuple[str, int]]) -> str:
     """Start the stopped machines that these slots have in these epochs, given as pairs (slot, epoch)."""
-    outcomes = act_once(services.ports, "start", [(slot, epoch) for slot, epoch in slots], start_all)
+    outcomes = act_once(app.services.ports, "start", [(slot, epoch) for slot, epoch in slots], start_all)
     return _log_outcomes("start", outcomes, "The starts of machines were requested.", "Machines were not started.")
 
 
 @app.task(name=STOP_SLOTS)
 def stop_slots(slots: list[tuple[str, int]]) -> str:
     """Stop the machines that these slots have in these epochs, given as pairs (slot, epoch)."""
-    outcomes = act_once(services.ports, "stop", [(slot, epoch) for slot, epoch in slots], stop_all)
+    outcomes = act_once(app.services.ports, "stop", [(slot, epoch) for slot, epoch in slots], stop_all)
     return _log_outcomes("stop", outcomes, "The stops of machines were requested.", "Machines were not stopped.")
 
 
@@ -268,14 +268,14 @@ def _log_ends(outcomes: Mapping[str, str], **fields: object) -> str:
 @app.task(name=TERMINATE_SLOTS)
 def terminate_slots(slots: list[tuple[str, int]]) -> str:
     """End the machines that these slots have in these epochs, given as pairs (slot, epoch)."""
-    return _log_ends(act_once(services.ports, "terminate", [(slot, epoch) for slot, epoch in slots], terminate_all))
+    return _log_ends(act_once(app.services.ports, "terminate", [(slot, epoch) for slot, epoch in slots], terminate_all))
 
 
 @app.task(name=TERMINATE_SLOT)
 def terminate_slot(slot_id: str, epoch: int) -> str:
     """End the machine that this slot has in the epoch `epoch`; a machine of another epoch of the slot is not ended."""
     outcomes = act_once(
-        services.ports,
+        app.services.ports,
         "terminate",
         [(slot_id, epoch)],
         lambda ports, _: {slot_id: terminate(ports, slot_id, epoch)},

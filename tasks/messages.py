@@ -33,7 +33,9 @@ from scheduler.protocol.masking import MASK, mask_urls
 from scheduler.protocol.names import CANARY, task_name
 from scheduler.protocol.task_messages import MOST_LEVELS, is_too_deep
 from scheduler.view.metric_table import EXPIRED
+from tasks.current import find_services
 from workers.logs import get_logger, mask_secrets, mask_text
+from workers.services import Services
 
 CONTENT_TYPE: Final = "application/json"
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -224,12 +226,12 @@ _HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash"})
 _TYPES: Final = {'"': "a text", "{": "an object", "[": "a list"}
 
 
-def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task: str, message: str) -> None:
+def report_refused(
+    services: Services, queue: str, defect: Defect, faults: Sequence[Fault], *, task: str, message: str
+) -> None:
     """Count and record a message that was refused without an answer to its sender. A failure of Redis is ignored,
     because the message is refused anyway.
     """
-    from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
-
     first = faults[0]
     # Invalid settings were reported at the start.
     with suppress(InvalidInputError, RedisError):
@@ -302,9 +304,7 @@ class ExpiredMessages:
             self._counted_at = now if counted else self._counted_at
             self._warned_at = now if warned else self._warned_at
         for queue, count in counted.items():
-            from tasks.app import services  # noqa: PLC0415 - the app imports what calls this
-
-            services.meter.count(EXPIRED, {"queue": queue}, count)
+            find_services().meter.count(EXPIRED, {"queue": queue}, count)
         for queue, count in warned.items():
             log.warning(_SENTENCE, action="messages.expired", queue=queue, count=count)
 

@@ -13,6 +13,7 @@ from celery.worker.request import Request
 
 from scheduler.protocol.names import RESERVATIONS, TASK_PREFIX
 from tasks.admission import ARRIVAL, Admission, find_admission
+from tasks.current import find_services
 from tasks.messages import expired
 from workers.logs import mask_text
 
@@ -76,10 +77,8 @@ class ReadableRequest(Request):
         """Return True if the message expired, by cluster time, while it waited in this worker, else None. Celery's
         method uses the wall clock of this host.
         """
-        from tasks.app import services  # noqa: PLC0415 - the app imports what imports this module
-
         expires = cast("datetime | None", self.expires)
-        if expires is None or expires.timestamp() >= services.clock.now():
+        if expires is None or expires.timestamp() >= find_services().clock.now():
             return None
         expired.note(str(self.delivery_info["routing_key"]), str(self.name))
         return True

@@ -20,7 +20,6 @@ from scheduler.model.validation import (
     expected,
     fault,
     read_document,
-    show,
 )
 from scheduler.operations.commands.gathered import Message, accept_gathered
 from scheduler.operations.commands.intake import check_question
@@ -35,10 +34,10 @@ from scheduler.operations.commands.submit import Answer
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.notices import describe_row
 from scheduler.operations.tick.heartbeat_intake import describe_host
-from scheduler.ports import ForeignAddressError, check_reply_address
 from scheduler.protocol.names import GATHERED, RESERVATIONS, task_name
-from tasks.app import app, services
-from tasks.base import LeaseholdTask, UnansweredError, current_host, current_principal
+from tasks.answers import describe_answer, find_address, send_answer
+from tasks.app import app
+from tasks.base import LeaseholdTask, current_host, current_principal
 from tasks.queues import APPLY, CONDITIONS, EXPLAIN, LEASES, PREVIEW, QUERY, RULES
 
 MOST_QUERIED: Final = 1000
@@ -122,7 +121,7 @@ class RequestTask(LeaseholdTask):
         """Send `answer` to the sender of a refused request, if one of its arguments names an address for the answer."""
         named = (find_address(each) for each in (*args, kwargs, *kwargs.values()))
         if address := next(filter(None, named), None):
-            services.ports.notifier.reply(address, answer)
+            self.services.ports.notifier.reply(address, answer)
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the document of a request as the only argument for the task. Raises InvalidInputError if the arguments
@@ -183,7 +182,7 @@ def explain_wait(document: Any) -> str:
 def conditions(document: Any) -> str:
     """Answer with the unusual conditions of slots and pools, as sentences."""
     return _answer(
-        "conditions", ConditionsDocument, document, lambda asked: describe_conditions(services.ports, asked.pool)
+        "conditions", ConditionsDocument, document, lambda asked: describe_conditions(app.services.ports, asked.pool)
     )
 
 
@@ -194,7 +193,7 @@ def leases(document: Any) -> str:
         "leases",
         LeasesDocument,
         document,
-        lambda asked: describe_host(services.ports, asked.slot, asked.machine, asked.run),
+        lambda asked: describe_host(app.services.ports, asked.slot, asked.machine, asked.run),
     )
 
 
@@ -205,27 +204,27 @@ def rules(document: Any) -> str:
         "rules",
         RulesDocument,
         document,
-        lambda asked: describe_rules(services.ports, current_principal(), asked.history),
+        lambda asked: describe_rules(app.services.ports, current_principal(), asked.history),
     )
 
 
 @app.task(name=PREVIEW, base=SearchTask)
 def preview(document: Any) -> str:
     """Answer with what would happen if other rules were in force, by `rule_requests.preview_request`."""
-    return _answer("preview", PreviewDocument, document, lambda asked: preview_request(services.ports, asked.rules))
+    return _answer("preview", PreviewDocument, document, lambda asked: preview_request(app.services.ports, asked.rules))
 
 
 @app.task(name=APPLY, base=RequestTask)
 def apply(document: Any) -> str:
     """Put the rules of a request in force, by `rule_requests.apply_request`, and answer the request."""
     address = find_address(document)
-    answer = apply_request(services.ports, document, current_principal())
+    answer = apply_request(app.services.ports, document, current_principal())
     send_answer(address, answer)  # promise: answer-after-commit
     return describe_answer(answer)
 
 
 def _find_rows(asked: QueryDocument) -> Answer:
-    store = services.ports.store
+    store = app.services.ports.store
     rows = store.find_reservations(ids=asked.ids, limit=MOST_QUERIED)
     names = sorted({lease.slot for row in rows for lease in row.leases})
     slots = {slot.id: slot for slot in store.find_slots(ids=names)} if names else {}
@@ -233,7 +232,7 @@ def _find_rows(asked: QueryDocument) -> Answer:
 
 
 def _explain(asked: ExplainDocument) -> Answer:
-    found = explain(services.ports, asked.reservation)
+    found = explain(app.services.ports, asked.reservation)
     if not found:
         raise fault("reservation", "a known reservation", asked.reservation, "unknown")
     return found
@@ -257,50 +256,10 @@ def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable
 
 
 def _accept(verb: str, document: object) -> Answer:
-    (outcome,) = accept_gathered(services.ports, [Message(verb, document, current_principal(), current_host())])
+    (outcome,) = accept_gathered(app.services.ports, [Message(verb, document, current_principal(), current_host())])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
-
-
-def find_address(document: object) -> str | None:
-    """Return the address for the answer, None if the document has none. Raises ForeignAddressError if the address is no
-    answer address of this cluster.
-    """
-    address = document.get("reply_to") if isinstance(document, dict) else None
-    if address is None:
-        return None
-    if not isinstance(address, str):
-        raise ForeignAddressError(f"reply_to: expected a text, got {show(address)}")
-    check_reply_address(address, services.settings.view.prefix)
-    return address
-
-
-def send_answer(address: str | None, answer: Answer) -> None:
-    """Send the answer to `address`. Without an address (None), raise UnansweredError if the answer refuses the request,
-    else do nothing.
-    """
-    if address is not None:
-        services.ports.notifier.reply(address, answer)
-    elif not answer["ok"]:
-        faults = [Fault(each["path"], each["expected"], each["got"]) for each in list_errors(answer)]
-        raise UnansweredError(faults, describe_answer(answer))
-
-
-def list_errors(answer: Answer) -> list[dict[str, Any]]:
-    """Return all errors in an answer: to a request with one document, or to a request with a list of documents, which
-    has `results` with the answer to each.
-    """
-    return [error for each in answer.get("results", [answer]) for error in each.get("errors", ())]
-
-
-def describe_answer(answer: Answer) -> str:
-    """Return a short text about an answer for logs, without tokens: "accepted", or how many documents were refused."""
-    results = answer.get("results", [answer])
-    refused = sum(not each["ok"] for each in results)
-    if refused:
-        return f"refused: {refused} of {len(results)}"
-    return "accepted" if len(results) == 1 else f"accepted: {len(results)}"
 
 
 NAME = "document"

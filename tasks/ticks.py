@@ -1,7 +1,7 @@
 """The task of the queue `ticks`: it runs one tick after the other in the process that has the leader lock."""
 
 from scheduler.operations.tick.tick import Ticked, tick
-from tasks.app import app, services
+from tasks.app import app
 from tasks.base import LeaseholdTask
 from tasks.queues import TICK
 from workers.logs import get_logger
@@ -20,9 +20,9 @@ class TickTask(LeaseholdTask):
 @app.task(name=TICK, base=TickTask)
 def run_tick() -> str:
     """Run a tick. If another process has the leader lock, that process runs one more tick instead."""
-    ports = services.ports
+    ports = app.services.ports
     try:
-        done = tick(ports, services.leader, lambda: services.renewal)
+        done = tick(ports, app.services.leader, lambda: app.services.renewal)
     except Exception:  # counted, and then raised as before
         ports.meter.count("leasehold_ticks_total", {"result": "error"})
         raise

@@ -23,6 +23,7 @@ from scheduler.protocol.signing import BODY_SHA256, hash_body
 from scheduler.view.connection import load_script
 from scheduler.view.set_aside import BROKER_TYPES, UNACKED, set_aside, set_aside_note
 from tasks.admission import ARRIVAL, find_admission, read_arrival
+from tasks.current import find_app, find_services
 from tasks.held_messages import QoS, read_clock
 from tasks.messages import (
     check_message,
@@ -53,9 +54,7 @@ _SENTENCE = "A message that is no task of this queue was dropped."
 @cache
 def _known_tasks(queue: str) -> frozenset[str]:
     """Return the names of the tasks of this queue. Called with the first message, when all tasks are registered."""
-    from tasks.app import app  # noqa: PLC0415 - the app names this module as its transport
-
-    return frozenset(name for name in app.tasks if name.startswith(f"{TASK_PREFIX}.{queue}."))
+    return frozenset(name for name in find_app().tasks if name.startswith(f"{TASK_PREFIX}.{queue}."))
 
 
 class Channel(KeptClient, redis.Channel):
@@ -176,7 +175,7 @@ class Channel(KeptClient, redis.Channel):
         found = Fault(".", "JSON", _find_text(error))
         log.warning(_SENTENCE, action="message.refused", error=str(found))
         # kombu does not report which of several lists the text came from; a worker has only one.
-        report_refused(next(iter(self.active_queues), ""), "envelope", [found], task="?", message="?")
+        report_refused(find_services(), next(iter(self.active_queues), ""), "envelope", [found], task="?", message="?")
 
 
 def _find_text(error: Exception) -> str:
@@ -206,7 +205,12 @@ class Transport(redis.Transport):
                 described = describe_message(message)
                 log.warning(_SENTENCE, action="message.refused", queue=queue, error=str(error), **described)
                 report_refused(
-                    queue, find_defect(error), error.faults, task=described["task"], message=described["task_id"]
+                    find_services(),
+                    queue,
+                    find_defect(error),
+                    error.faults,
+                    task=described["task"],
+                    message=described["task_id"],
                 )
                 if queue == RESERVATIONS and (admission := find_admission()) is not None:
                     admission.answer_unreadable(find_body(message), error.faults)

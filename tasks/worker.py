@@ -59,16 +59,16 @@ def main(arguments: Sequence[str]) -> None:
     queue = arguments[0]
     with PausedGC():
         # Imported here, because a wrong configuration ends the process at this import.
-        from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415 - see above
+        from tasks.app import app, refuse_foreign, require_broker, settings  # noqa: PLC0415 - see above
 
         require_broker()
         refuse_foreign()
         # Celery warns of pickle in processes of root. We accept JSON only, and containers run as root.
         warnings.simplefilter("ignore", SecurityWarning)
-        services.import_adapters()
-        services.name_process(queue)
+        app.services.import_adapters()
+        app.services.name_process(queue)
         if POOLS[queue] == "threads":
-            services.warm_up(fleet=True)
+            app.services.warm_up(fleet=True)
         # Not by Celery's command line, which imports all of its commands first, also those of Flower.
         worker = app.Worker(**worker_options(queue, settings.celery.concurrency))
     # The objects of the imports stay. Collections here and in the processes of the pool leave them out, so a list of
@@ -84,7 +84,7 @@ def _write_alive_file(path: Path, queue: str) -> None:
     """Let this worker check itself and write its file (tasks/alive.py) once it runs. End the process if the file cannot
     be written.
     """
-    from tasks.app import app, services  # noqa: PLC0415 - as in `main`
+    from tasks.app import app  # noqa: PLC0415 - as in `main`
 
     try:
         file = AliveFile(path, queue, WORKER_SECONDS, NEVER)
@@ -92,7 +92,7 @@ def _write_alive_file(path: Path, queue: str) -> None:
         sys.exit(f"leasehold: celery.alive_file: expected a file that can be written, got {error}")
     # A process of a pool may open the database, which holds the keys of signatures; a process that forks may not.
     started = worker_ready if POOLS[queue] == "threads" else worker_process_init
-    started.connect(lambda **_signal: start_self_check(app, services, file, own=queue), weak=False)
+    started.connect(lambda **_signal: start_self_check(app, app.services, file, own=queue), weak=False)
 
 
 if __name__ == "__main__":

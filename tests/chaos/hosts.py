@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import tasks.app
 from leasehold.stack.configuration import find_free_port
 from scheduler.operations.principals import add_principal
 from scheduler.protocol.names import QUEUE_NAMES
+from tasks.app import app
 from tests.chaos import holders, mallory, slow_clients, worker
 from tests.chaos.database import Database
 from tests.chaos.evidence import GANGS, HOLDERS
@@ -132,8 +132,8 @@ class Hosts(Stack):
 
     def apply(self, rules: Mapping[str, Any]) -> None:
         """Apply the rules, and sign later messages of this process like those of a worker."""
-        self._services_of_this_process = self._services_of_this_process or tasks.app.services
-        tasks.app.services = self.services  # type: ignore[misc]
+        self._services_of_this_process = self._services_of_this_process or app.services
+        app.services = self.services
         super().apply(rules)
 
     def _start_workers(self) -> None:
@@ -186,7 +186,7 @@ class Hosts(Stack):
         self.go_on()
         super().stop()
         if self._services_of_this_process is not None:
-            tasks.app.services = self._services_of_this_process  # type: ignore[misc]
+            app.services = self._services_of_this_process
 
     def go_on(self) -> None:
         """Continue all stopped processes, and withdraw the orders that no process took."""

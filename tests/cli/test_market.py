@@ -132,7 +132,7 @@ def test_the_health_worker_logs_a_refused_price_list_once(
     """Spot prices are read all the same, and the next success is logged."""
     assert run("apply", "rules.toml").status == 0
     monkeypatch.setenv("LEASEHOLD_MARKET__ON_DEMAND_INTERVAL", "0.001")
-    monkeypatch.setattr("tasks.machines.services", Services(load_settings(), QuietDispatcher))
+    monkeypatch.setattr("tasks.machines.app.services", Services(load_settings(), QuietDispatcher))
     cloud.set_fault(code="AccessDeniedException", message="not authorized", action="GetProducts", count=2)
     with capture_logs() as lines:
         outcomes = [read_market.run() for _ in range(3)]
@@ -152,10 +152,10 @@ def test_the_health_worker_reads_what_the_ledger_needs_if_no_pool_uses_the_marke
     pool = "[pools.linux]\nsystem = 's'\nmax_slots = 1\nec2 = { image = 'ami-1', volume_gib = 40 }\n"
     Path("plain.toml").write_text(pool)
     assert run("apply", "plain.toml").status == 0
-    monkeypatch.setattr("tasks.machines.services", Services(load_settings(), QuietDispatcher))
+    monkeypatch.setattr("tasks.machines.app.services", Services(load_settings(), QuietDispatcher))
     assert (read_market.run(), cloud.calls("GetProducts")) == ("no pool uses them", [])
     monkeypatch.setenv("LEASEHOLD_MARKET__ON_DEMAND_INTERVAL", "1d")
-    monkeypatch.setattr("tasks.machines.services", Services(load_settings(), QuietDispatcher))
+    monkeypatch.setattr("tasks.machines.app.services", Services(load_settings(), QuietDispatcher))
     assert read_market.run() == "prices: 2"
     assert cloud.calls("DescribeSpotPriceHistory") == []
 
@@ -164,7 +164,7 @@ def test_without_on_demand_prices_the_health_worker_calls_no_price_list(
     cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("apply", "rules.toml").status == 0
-    monkeypatch.setattr("tasks.machines.services", Services(load_settings(), QuietDispatcher))
+    monkeypatch.setattr("tasks.machines.app.services", Services(load_settings(), QuietDispatcher))
     read_market.run()
     assert cloud.calls("GetProducts") == []
 

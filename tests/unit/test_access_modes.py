@@ -9,7 +9,7 @@ from scheduler.operations.principals import add_principal
 from scheduler.protocol.names import RESERVATIONS, task_name
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory_meter import MemoryMeter
-from tasks.app import services
+from tasks.app import app
 from tasks.base import UnprovenError, verify_sender
 from tests.builders import NOW
 from workers.access import Access
@@ -26,8 +26,8 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> MemoryMeter:
     """The meter of this process, which has a database with one principal."""
     store, meter = MemoryStore(lambda: NOW), MemoryMeter()
     add_principal(store, {"name": "alice", "role": "producer"})
-    monkeypatch.setattr(services, "_access", PerProcess(lambda: Access(store, lambda: NOW)), raising=False)
-    monkeypatch.setattr(services, "_meter", PerProcess(lambda: meter), raising=False)
+    monkeypatch.setattr(app.services, "_access", PerProcess(lambda: Access(store, lambda: NOW)), raising=False)
+    monkeypatch.setattr(app.services, "_meter", PerProcess(lambda: meter), raising=False)
     return meter
 
 
@@ -35,12 +35,12 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> MemoryMeter:
 def test_an_unsigned_message_is_accepted_counted_or_refused(
     mode: str, is_accepted: bool, count: int, meter: MemoryMeter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services, "settings", read_settings({"access": {"mode": mode}}))
+    monkeypatch.setattr(app.services, "settings", read_settings({"access": {"mode": mode}}))
     if is_accepted:
-        assert verify_sender({}, TASK, ROLES) is None
+        assert verify_sender(app.services, {}, TASK, ROLES) is None
     else:
         with pytest.raises(UnprovenError, match="signature"):
-            verify_sender({}, TASK, ROLES)
+            verify_sender(app.services, {}, TASK, ROLES)
     assert meter.counts.get(COUNTER, 0) == count
 
 
@@ -48,8 +48,8 @@ def test_an_unsigned_message_is_accepted_counted_or_refused(
 def test_a_wrong_signature_is_refused_in_every_mode(
     mode: str, meter: MemoryMeter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services, "settings", read_settings({"access": {"mode": mode}}))
+    monkeypatch.setattr(app.services, "settings", read_settings({"access": {"mode": mode}}))
     headers = {"principal": "alice", "cluster": "c", "signed_at": repr(NOW), "signature": "0" * 64, "id": "m"}
     with pytest.raises(UnprovenError, match="signature"):
-        verify_sender(headers, TASK, ROLES)
+        verify_sender(app.services, headers, TASK, ROLES)
     assert meter.counts.get(COUNTER, 0) == 0

@@ -17,21 +17,21 @@ ROOT: Final = Path(__file__).parents[2]
 COMMAND: Final = "from leasehold.cli.program import run_safely; run_safely({words!r})"
 WORKER: Final = """
 import importlib, tasks.worker
-from tasks.app import MODULES, services
-services.import_adapters()
+from tasks.app import MODULES, app
+app.services.import_adapters()
 [importlib.import_module(each) for each in MODULES]
 """
-BEAT: Final = "import tasks.clock, tasks.beat; from tasks.app import app, services"
+BEAT: Final = "import tasks.clock, tasks.beat; from tasks.app import app"
 MEMBERSHIP: Final = """
 import os
 os.environ["LEASEHOLD_DATABASE__URL"] = "sqlite:///missing.db"
 os.environ["LEASEHOLD_BROKER__URL"] = "redis://127.0.0.1:1/0"
 import tasks.clock, tasks.beat
-from tasks.app import app, refuse_foreign, services
+from tasks.app import app, refuse_foreign
 refuse_foreign()
 assert tasks.beat.PunctualScheduler(app, lazy=True)._may_send()
 """
-FLOWER: Final = "import tasks.monitor; from tasks.app import app, services"
+FLOWER: Final = "import tasks.monitor; from tasks.app import app"
 SCHEMA: Final = """
 import os
 os.environ["LEASEHOLD_DATABASE__URL"] = "sqlite:///missing.db"

@@ -5,7 +5,7 @@ from celery.beat import ScheduleEntry
 from celery.schedules import schedule
 
 from scheduler.ports import DatabaseWentBackError, ForeignClusterError, StoreUnavailableError
-from tasks.app import app, services
+from tasks.app import app
 from tasks.beat import PunctualScheduler
 
 FOREIGN = "Redis belongs to cluster a, the database to cluster b"
@@ -27,7 +27,7 @@ def fire(monkeypatch: pytest.MonkeyPatch, found: Exception | None) -> None:
         if found is not None:
             raise found
 
-    monkeypatch.setattr(services, "ensure_membership_of_sender", check)
+    monkeypatch.setattr(app.services, "ensure_membership_of_sender", check)
     beat = PunctualScheduler(app, schedule={}, lazy=True)
     beat.apply_entry(ScheduleEntry(name="a tick", task="a", schedule=schedule(60), app=app))
 

@@ -15,7 +15,7 @@ from kombu import Connection
 from scheduler.protocol.names import CANARY, HEALTH, RESERVATIONS, TICKS, task_name
 from scheduler.view.memory_meter import MemoryMeter
 from tasks.admission import Arrival, find_admission
-from tasks.app import app, services
+from tasks.app import app
 from tasks.messages import ExpiredMessages
 from tasks.transport import Channel, Transport
 from tests.servers import redis_client, redis_server, redis_url
@@ -45,7 +45,7 @@ def _tasks() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Cluster time in this process."""
     clock = Clock()
-    monkeypatch.setattr(services, "_clock", PerProcess(lambda: clock), raising=False)
+    monkeypatch.setattr(app.services, "_clock", PerProcess(lambda: clock), raising=False)
     return clock
 
 
@@ -55,7 +55,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> MemoryMeter:
     later do not reach a later test.
     """
     meter = MemoryMeter()
-    monkeypatch.setattr(services, "_meter", PerProcess(lambda: meter), raising=False)
+    monkeypatch.setattr(app.services, "_meter", PerProcess(lambda: meter), raising=False)
     for module in ("transport", "held_messages"):
         monkeypatch.setattr(f"tasks.{module}.expired", ExpiredMessages())
     return meter
@@ -152,8 +152,8 @@ def test_messages_that_a_worker_holds_are_given_back_by_cluster_time(
 def test_queries_are_abandoned_by_cluster_time(
     redis_client: redis.Redis, redis_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, wrong_by: float
 ) -> None:
-    monkeypatch.setattr(services, "settings", read_settings({"broker": {"url": redis_url}}))
-    monkeypatch.setattr(services, "_redis", PerProcess(lambda: redis_client), raising=False)
+    monkeypatch.setattr(app.services, "settings", read_settings({"broker": {"url": redis_url}}))
+    monkeypatch.setattr(app.services, "_redis", PerProcess(lambda: redis_client), raising=False)
     clock.wrong_by = wrong_by
     admission = find_admission.__wrapped__()
     assert admission is not None
@@ -181,8 +181,8 @@ def test_a_request_that_a_worker_cannot_read_is_answered_at_once(
     redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Its sender would wait for the answer until its time is over, and keep a place from others meanwhile."""
-    monkeypatch.setattr(services, "settings", read_settings({"broker": {"url": redis_url}}))
-    monkeypatch.setattr(services, "_redis", PerProcess(lambda: redis_client), raising=False)
+    monkeypatch.setattr(app.services, "settings", read_settings({"broker": {"url": redis_url}}))
+    monkeypatch.setattr(app.services, "_redis", PerProcess(lambda: redis_client), raising=False)
     monkeypatch.setattr("tasks.transport.find_admission", find_admission.__wrapped__)
     more, headers = UNREADABLE[what]
     address = "leasehold:reply:unreadable"
