@@ -25,10 +25,11 @@ import msgspec
 import redis
 
 from scheduler.model.validation import Fault, InvalidInputError
-from scheduler.policy.load_shedding import QUERIES, QueueGauge, find_retry
+from scheduler.policy.load_shedding import QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
 from scheduler.protocol.names import RESERVATIONS, TASK_PREFIX, RedisNames, task_name
 from scheduler.protocol.signing import PRINCIPAL, encode_canonically
+from scheduler.protocol.verbs import QUESTIONS
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisNotifier
 from tasks.current import find_services
@@ -264,7 +265,7 @@ class Admission:
 
     def _is_abandoned(self, arrival: Arrival) -> bool:
         """Return whether the request only reads and its sender has stopped waiting for the answer."""
-        if arrival.verb not in QUERIES or arrival.sent_at is None:
+        if arrival.verb not in QUESTIONS or arrival.sent_at is None:
             return False
         patience = LEASES_PATIENCE if arrival.patience is None and arrival.verb == "leases" else arrival.patience
         return patience is not None and self._clock() - arrival.sent_at > patience

@@ -24,7 +24,7 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import OperationalError
 from structlog.contextvars import bound_contextvars
 
-from scheduler.model.principals import Principal, Role
+from scheduler.model.principals import Principal
 from scheduler.model.validation import Fault, InvalidInputError, fault, is_whole_text
 from scheduler.operations.tick.tick import PlanTooLateError
 from scheduler.ports import (
@@ -39,6 +39,7 @@ from scheduler.ports import (
     StoreUnavailableError,
     ViewUnavailableError,
 )
+from scheduler.protocol.verbs import Role
 from scheduler.view.redis_meter import gather_counts
 from tasks.current import LeaseholdApp
 from tasks.messages import report_refused

@@ -6,7 +6,8 @@ from typing import Final
 
 from kombu import Queue
 
-from scheduler.protocol.names import GATHERED, HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS, task_name
+from scheduler.protocol.names import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS, task_name
+from scheduler.protocol.verbs import VERBS
 
 TICK: Final = task_name(TICKS, "tick")
 LAUNCH_SLOT: Final = task_name(LAUNCH, "slot")
@@ -24,13 +25,6 @@ IMAGES: Final = task_name(HEALTH, "images")
 INTERRUPTIONS: Final = task_name(HEALTH, "interruptions")
 MARKET: Final = task_name(HEALTH, "market")
 HEAR: Final = task_name(HEALTH, "hear")
-LEASES: Final = task_name(RESERVATIONS, "leases")
-QUERY: Final = task_name(RESERVATIONS, "query")
-EXPLAIN: Final = task_name(RESERVATIONS, "explain")
-CONDITIONS: Final = task_name(RESERVATIONS, "conditions")
-RULES: Final = task_name(RESERVATIONS, "rules")
-PREVIEW: Final = task_name(RESERVATIONS, "preview")
-APPLY: Final = task_name(RESERVATIONS, "apply")
 
 HELD_A_PROCESS: Final = 64
 """For each process of its pool, a worker of the queue `reservations` may have taken this many messages that may be
@@ -40,13 +34,11 @@ MOST_BYTES: Final = 65_536
 """Maximum length of the body of a message that may be gathered (carried out together with others). The length is in
 bytes, or in characters if the body is a text.
 """
-SEARCHES: Final = frozenset({EXPLAIN, CONDITIONS, PREVIEW})
-"""The names of the tasks that read all rows and plan on a copy of them, and so may take seconds. A worker leaves a
-process of its pool to other requests meanwhile (tasks/gatherer.py).
-"""
+SEARCHES: Final = frozenset(task_name(RESERVATIONS, each.name) for each in VERBS.values() if each.is_search)
+"""The names of the tasks of which a worker carries out few at the same time (tasks/gatherer.py)."""
 MOST_SEARCHES: Final = 32
 """The most searches that a worker holds. The sender of a further one is asked to come again later."""
-GATHERED_TASKS: Final = frozenset(task_name(RESERVATIONS, verb) for verb in GATHERED)
+GATHERED_TASKS: Final = frozenset(task_name(RESERVATIONS, each.name) for each in VERBS.values() if each.is_gathered)
 """The names of the tasks whose waiting messages a worker carries out together in one transaction."""
 
 

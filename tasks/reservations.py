@@ -3,21 +3,16 @@ is sent after the commit to the list in Redis that `reply_to` names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.command_schemas import SCHEMAS, RulesTable
+from scheduler.model.command_schemas import MOST_QUERIED, QUESTION_SCHEMAS, ExplainDocument, QueryDocument
 from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
-    After,
-    Count,
-    Document,
     Fault,
     InvalidInputError,
-    Name,
-    Text,
-    expected,
     fault,
     read_document,
 )
@@ -25,7 +20,6 @@ from scheduler.operations.commands.gathered import Message, accept_gathered
 from scheduler.operations.commands.intake import check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.rule_requests import (
-    MOST_VERSIONS,
     apply_request,
     describe_rules,
     preview_request,
@@ -34,79 +28,11 @@ from scheduler.operations.commands.submit import Answer
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.notices import describe_row
 from scheduler.operations.tick.heartbeat_intake import describe_host
-from scheduler.protocol.names import GATHERED, RESERVATIONS, task_name
+from scheduler.protocol.names import RESERVATIONS, task_name
+from scheduler.protocol.verbs import VERBS, Verb
 from tasks.answers import describe_answer, find_address, send_answer
 from tasks.app import app
 from tasks.base import LeaseholdTask, current_host, current_principal
-from tasks.queues import APPLY, CONDITIONS, EXPLAIN, LEASES, PREVIEW, QUERY, RULES
-
-MOST_QUERIED: Final = 1000
-
-
-def _few(ids: list[str]) -> list[str]:
-    if len(ids) > MOST_QUERIED:
-        raise expected(f"at most {MOST_QUERIED} ids", got=len(ids))
-    return ids
-
-
-class Question(Document):
-    """Base class of the documents of requests that only read and change nothing. A document is the JSON object with the
-    fields of a request.
-    """
-
-    request: Text
-    reply_to: Text
-
-
-class QueryDocument(Question):
-    """The document of a request for the rows of the reservations `ids` from the database, also of ended ones."""
-
-    ids: Annotated[list[Name], After(_few)]
-
-
-class ExplainDocument(Question):
-    """The document of a request for the reason why a reservation waits, and for the change that would end the wait."""
-
-    reservation: Name
-
-
-class ConditionsDocument(Question):
-    """The document of a request for the unusual conditions of the pool `pool` and its slots; None: of all pools and
-    slots.
-    """
-
-    pool: Name | None = None
-
-
-def _few_versions(count: int) -> int:
-    if count > MOST_VERSIONS:
-        raise expected(f"at most {MOST_VERSIONS} versions")
-    return count
-
-
-class RulesDocument(Question):
-    """The document of a request for the rules in force, and for the newest `history` versions of the rules."""
-
-    history: Annotated[Count, After(_few_versions)] = 0
-
-
-class PreviewDocument(Question):
-    """The document of a request for a preview: what would happen if `rules` became the rules in force."""
-
-    rules: RulesTable
-
-
-class LeasesDocument(Question):
-    """The document of a request in which the host `machine` asks for its slot `slot` and the leases on this slot. The
-    answer is read from the database.
-    """
-
-    slot: Name
-    machine: Name
-    run: Name | None = None
-
-
-AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
 class RequestTask(LeaseholdTask):
@@ -144,85 +70,6 @@ class SearchTask(RequestTask):
     Strategy = "tasks.gatherer:start_strategy"
 
 
-def _register(verb: str) -> None:
-    """Register the Celery task that carries out and answers the requests of one verb."""
-
-    def carry_out(document: Any) -> str:
-        address = find_address(document)
-        answer = _accept(verb, document)
-        send_answer(address, answer)  # promise: answer-after-commit
-        return describe_answer(answer)
-
-    carry_out.__doc__ = SCHEMAS[verb].__doc__
-    base = GatheredTask if verb in GATHERED else RequestTask
-    app.task(name=task_name(RESERVATIONS, verb), base=base)(carry_out)
-
-
-for _verb in SCHEMAS:
-    _register(_verb)
-
-
-@app.task(name=QUERY, base=RequestTask)
-def query(document: Any) -> str:
-    """Answer with the rows of these reservations and the machines of their leases: `{"ok": true, "reservations":
-    [row, …]}`.
-    """
-    return _answer("query", QueryDocument, document, _find_rows)
-
-
-@app.task(name=EXPLAIN, base=SearchTask)
-def explain_wait(document: Any) -> str:
-    """Answer with the reason why a reservation waits and the smallest change that would end the wait, by
-    `operations.explain`.
-    """
-    return _answer("explain", ExplainDocument, document, _explain)
-
-
-@app.task(name=CONDITIONS, base=SearchTask)
-def conditions(document: Any) -> str:
-    """Answer with the unusual conditions of slots and pools, as sentences."""
-    return _answer(
-        "conditions", ConditionsDocument, document, lambda asked: describe_conditions(app.services.ports, asked.pool)
-    )
-
-
-@app.task(name=LEASES, base=RequestTask)
-def leases(document: Any) -> str:
-    """Answer a host's request with its slot and the leases on the slot, by `heartbeat_intake.describe_host`."""
-    return _answer(
-        "leases",
-        LeasesDocument,
-        document,
-        lambda asked: describe_host(app.services.ports, asked.slot, asked.machine, asked.run),
-    )
-
-
-@app.task(name=RULES, base=RequestTask)
-def rules(document: Any) -> str:
-    """Answer with the rules in force and their history, by `rule_requests.describe_rules`."""
-    return _answer(
-        "rules",
-        RulesDocument,
-        document,
-        lambda asked: describe_rules(app.services.ports, current_principal(), asked.history),
-    )
-
-
-@app.task(name=PREVIEW, base=SearchTask)
-def preview(document: Any) -> str:
-    """Answer with what would happen if other rules were in force, by `rule_requests.preview_request`."""
-    return _answer("preview", PreviewDocument, document, lambda asked: preview_request(app.services.ports, asked.rules))
-
-
-@app.task(name=APPLY, base=RequestTask)
-def apply(document: Any) -> str:
-    """Put the rules of a request in force, by `rule_requests.apply_request`, and answer the request."""
-    address = find_address(document)
-    answer = apply_request(app.services.ports, document, current_principal())
-    send_answer(address, answer)  # promise: answer-after-commit
-    return describe_answer(answer)
-
-
 def _find_rows(asked: QueryDocument) -> Answer:
     store = app.services.ports.store
     rows = store.find_reservations(ids=asked.ids, limit=MOST_QUERIED)
@@ -238,21 +85,27 @@ def _explain(asked: ExplainDocument) -> Answer:
     return found
 
 
-def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable[[AnyQuestion], Answer]) -> str:
-    """Answer a request that only reads: call `act` with the checked document and send its result to the document's
-    address. Such a request may be repeated.
-    """
-    address = find_address(document)
+QUESTIONS: Final[Mapping[str, Callable[[Any], Answer]]] = {
+    "leases": lambda asked: describe_host(app.services.ports, asked.slot, asked.machine, asked.run),
+    "query": _find_rows,
+    "explain": _explain,
+    "conditions": lambda asked: describe_conditions(app.services.ports, asked.pool),
+    "rules": lambda asked: describe_rules(app.services.ports, current_principal(), asked.history),
+    "preview": lambda asked: preview_request(app.services.ports, asked.rules),
+}
+"""Verb of a question (a request that only reads) -> the function that answers its document."""
+
+
+def _answer(verb: str, document: object) -> Answer:
+    """Return the answer to a question. Such a request may be repeated."""
     try:
-        question = read_document(model, document)
+        question = read_document(QUESTION_SCHEMAS[verb], document)
         check_question(current_principal(), verb, slot=getattr(question, "slot", None))
-        answer: Answer = {"ok": True, **act(question)}
+        return {"ok": True, **QUESTIONS[verb](question)}
     except InvalidInputError as error:
-        answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
+        return {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
     except CommandRefused as refusal:
-        answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(refusal.fault)}]}
-    send_answer(address, answer)
-    return describe_answer(answer)
+        return {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(refusal.fault)}]}
 
 
 def _accept(verb: str, document: object) -> Answer:
@@ -260,6 +113,30 @@ def _accept(verb: str, document: object) -> Answer:
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
+
+
+def _apply(document: object) -> Answer:
+    return apply_request(app.services.ports, document, current_principal())
+
+
+def _register(verb: Verb) -> None:
+    """Register the Celery task that carries out and answers the requests of one verb."""
+    acts: Mapping[str, Callable[[Any], Answer]]
+    acts = {"rows": partial(_accept, verb.name), "rules": _apply, "nothing": partial(_answer, verb.name)}
+    act = acts[verb.changes]
+
+    def carry_out(document: Any) -> str:
+        address = find_address(document)
+        answer = act(document)
+        send_answer(address, answer)  # promise: answer-after-commit
+        return describe_answer(answer)
+
+    base = GatheredTask if verb.is_gathered else SearchTask if verb.is_search else RequestTask
+    app.task(name=task_name(RESERVATIONS, verb.name), base=base)(carry_out)
+
+
+for _verb in VERBS.values():
+    _register(_verb)
 
 
 NAME = "document"

@@ -18,13 +18,14 @@ from leasehold.api.queries import Query
 from leasehold.api.rows import write_joined
 from leasehold.api.service import Service, check_right, find_caller, read_body, respond
 from leasehold.errors import LeaseholdError, Overloaded
-from leasehold.web.caller import READS, Caller
+from leasehold.web.caller import Caller
 from leasehold.web.places import Places
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.model.validation import MOST_NAME, is_whole_text
-from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, Route, quote_id
+from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, quote_id
+from scheduler.protocol.verbs import QUESTIONS, Route
 
 MOST_WAITING: Final = 1024
 """The most requests of this process that wait for workers at the same time. A caller gets a quarter of them at the most
@@ -101,7 +102,7 @@ class Asking:
         return answer
 
     def _log(self, request: Request, verb: str, document: Mapping[str, Any], outcome: object) -> None:
-        if verb not in READS:
+        if verb not in QUESTIONS:
             self._service.backend.log_change(find_caller(request), verb, _describe(document), outcome)
 
 

@@ -19,7 +19,8 @@ from leasehold.api.operations import (
 )
 from leasehold.api.schemas import make_components
 from scheduler.model.command_schemas import SCHEMAS
-from scheduler.protocol.http_routes import LISTS, ROUTES, Route
+from scheduler.protocol.http_routes import LISTS, ROUTES
+from scheduler.protocol.verbs import Route
 
 Schema = dict[str, Any]
 _ANSWERS: Final = {

@@ -10,8 +10,8 @@ from typing import Any, TypedDict, Unpack
 
 from leasehold.client.display import Table
 from leasehold.client.models import Answer
-from leasehold.client.reservation_keys import KEY_VERBS
 from leasehold.client.submitting import split_documents
+from scheduler.protocol.verbs import KEY_VERBS
 
 
 class AccountFields(TypedDict, total=False):

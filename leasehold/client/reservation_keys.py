@@ -23,8 +23,6 @@ from leasehold.errors import Fault, Refused
 KEYS_VARIABLE: Final = "LEASEHOLD_KEYS"
 KEPT_SECONDS: Final = 90 * 86400.0
 """Seconds after its last use for which a key is kept in the file."""
-KEY_VERBS: Final = frozenset({"release", "renew", "confirm", "fail", "decline", "surrender", "suspend", "resume"})
-"""The verbs whose requests contain the key of the reservation."""
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 _BUSY_SECONDS: Final = 5.0
 _KEY_BYTES: Final = 32

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from scheduler.model.principals import Role
 from scheduler.model.rights import ROLES_BY_VERB
+from scheduler.protocol.verbs import QUESTIONS, Role
 
 Source = Literal["token", "principal", "proxy"]
-READS: Final = frozenset({"leases", "query", "explain", "conditions", "rules", "preview"})
-"""The verbs (names of requests to workers) that change nothing."""
 TOKEN_NAME: Final = "local token"  # noqa: S105 - a name
 """Name in the log of a caller that has the token of the local stack."""
 
@@ -42,7 +40,7 @@ class Caller:
         roles = ROLES_BY_VERB.get(verb, frozenset[Role]({"operator"}))
         if self.role not in roles:
             return f"{self.name} has the role {self.role}; this needs the role {' or '.join(sorted(roles))}"
-        return None if verb in READS else self.refusal
+        return None if verb in QUESTIONS else self.refusal
 
     @property
     def can_look(self) -> bool:

@@ -33,8 +33,9 @@ from leasehold.web.sessions import (
     open_cookie,
 )
 from leasehold.web.token_file import read_token
-from scheduler.model.principals import WORKER, Role
+from scheduler.model.principals import WORKER
 from scheduler.ports import StoredPrincipal, StoreUnavailableError
+from scheduler.protocol.verbs import Role
 from workers.known_principals import KnownPrincipals
 from workers.settings import Settings
 

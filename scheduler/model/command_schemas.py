@@ -7,7 +7,7 @@ may have `reply_to` (the address for the answer).
 
 from contextlib import suppress
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from scheduler.model.reservations import Callback, Component, Request
 from scheduler.model.rules import AccountKeys
@@ -34,6 +34,7 @@ from scheduler.model.validation import (
     read_document,
 )
 from scheduler.protocol.names import QUEUE_NAMES
+from scheduler.protocol.verbs import VERBS
 
 MOST_INSTANCES = 10_000
 
@@ -330,43 +331,81 @@ class ApplyDocument(Document):
     source: Text | None = None
 
 
-SCHEMAS: dict[str, type[Document]] = {
-    "submit": ReservationDocument,
-    "release": HolderDocument,
-    "cancel": ReasonDocument,
-    "renew": HolderDocument,
-    "confirm": ConfirmDocument,
-    "fail": ReasonDocument,
-    "surrender": SurrenderDocument,
-    "decline": HolderDocument,
-    "suspend": HolderDocument,
-    "resume": HolderDocument,
-    "priority": PriorityDocument,
-    "cordon": SlotDocument,
-    "uncordon": SlotDocument,
-    "drain": SlotDocument,
-    "register": RegisterDocument,
-    "leave": HostDocument,
-    "remove": SlotDocument,
-    "absent": AbsentDocument,
-    "idle": IdleDocument,
-    "account": AccountDocument,
-    "reset_account": AccountNameDocument,
-    "forget_account": AccountNameDocument,
-}
-"""Verb -> schema of its requests, for the verbs that change reservations, slots or accounts. The Celery task of a verb
-is `leasehold.reservations.<verb>`. `apply` is missing: it changes the rules, and its message has no `items`.
-"""
+MOST_QUERIED: Final = 1000
+MOST_VERSIONS: Final = 100
+"""The most versions of the rules in one answer."""
 
-OPERATOR_VERBS = frozenset(
-    {"cordon", "uncordon", "drain", "remove", "absent", "idle", "account", "reset_account", "forget_account", "apply"}
-)
-"""Verbs of changes that only operators may make."""
-HOST_VERBS = frozenset({"register", "leave"})
-"""Verbs of the hosts of static pools. All verbs that are in neither OPERATOR_VERBS nor HOST_VERBS are for producers and
-holders.
+
+def _few(ids: list[str]) -> list[str]:
+    if len(ids) > MOST_QUERIED:
+        raise expected(f"at most {MOST_QUERIED} ids", got=len(ids))
+    return ids
+
+
+class Question(Document):
+    """Base class of the documents of requests that only read and change nothing. A document is the JSON object with the
+    fields of a request.
+    """
+
+    request: Text
+    reply_to: Text
+
+
+class QueryDocument(Question):
+    """The document of a request for the rows of the reservations `ids` from the database, also of ended ones."""
+
+    ids: Annotated[list[Name], After(_few)]
+
+
+class ExplainDocument(Question):
+    """The document of a request for the reason why a reservation waits, and for the change that would end the wait."""
+
+    reservation: Name
+
+
+class ConditionsDocument(Question):
+    """The document of a request for the unusual conditions of the pool `pool` and its slots; None: of all pools and
+    slots.
+    """
+
+    pool: Name | None = None
+
+
+def _few_versions(count: int) -> int:
+    if count > MOST_VERSIONS:
+        raise expected(f"at most {MOST_VERSIONS} versions")
+    return count
+
+
+class RulesDocument(Question):
+    """The document of a request for the rules in force, and for the newest `history` versions of the rules."""
+
+    history: Annotated[Count, After(_few_versions)] = 0
+
+
+class PreviewDocument(Question):
+    """The document of a request for a preview: what would happen if `rules` became the rules in force."""
+
+    rules: RulesTable
+
+
+class LeasesDocument(Question):
+    """The document of a request in which the host `machine` asks for its slot `slot` and the leases on this slot. The
+    answer is read from the database.
+    """
+
+    slot: Name
+    machine: Name
+    run: Name | None = None
+
+
+def _find_documents(changes: str) -> dict[str, type[Document]]:
+    return {name: globals()[verb.document] for name, verb in VERBS.items() if verb.changes == changes}
+
+
+SCHEMAS: Final = _find_documents("rows")
+"""Verb -> schema of its requests, for the verbs that change reservations, slots or accounts. `apply` is missing: it
+changes the rules, and its message has no `items`.
 """
-KEY_VERBS = frozenset({"release", "renew", "confirm", "fail", "decline", "surrender", "suspend", "resume"})
-"""Verbs of a holder that need the key of the reservation, if the producer submitted the reservation with
-a `key_hash`.
-"""
+QUESTION_SCHEMAS: Final = _find_documents("nothing")
+"""Verb -> schema of its requests, for the verbs that only read."""

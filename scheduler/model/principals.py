@@ -1,10 +1,11 @@
 """Principals: the senders of messages. Each has a name, a role that permits certain commands, and keys to sign with."""
 
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 import msgspec
 
-Role = Literal["producer", "operator", "host", "reader", "worker"]
+from scheduler.protocol.verbs import Role
+
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 """All roles of principals. The cluster's own processes have the role `worker`. Users create principals of the other
 roles.

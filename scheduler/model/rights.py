@@ -10,26 +10,15 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from scheduler.model.principals import Principal, Role
+from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation
 from scheduler.model.validation import Fault, show
+from scheduler.protocol.verbs import VERBS, Role
 
-_PRODUCER: Final = frozenset[Role]({"producer", "operator"})
 _OPERATOR: Final = frozenset[Role]({"operator"})
-_HOST: Final = frozenset[Role]({"host", "operator"})
-_READER: Final = frozenset[Role]({"producer", "operator", "reader"})
 
-ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {
-    **dict.fromkeys(("submit", "release", "cancel", "renew", "confirm", "fail"), _PRODUCER),
-    **dict.fromkeys(("surrender", "decline", "suspend", "resume", "priority"), _PRODUCER),
-    **dict.fromkeys(("cordon", "uncordon", "drain", "remove", "absent", "idle"), _OPERATOR),
-    **dict.fromkeys(("account", "reset_account", "forget_account", "apply", "preview"), _OPERATOR),
-    **dict.fromkeys(("register", "leave", "leases"), _HOST),
-    **dict.fromkeys(("query", "explain", "conditions", "rules"), _READER),
-}
-"""Verb of the queue `reservations` -> the roles that may use it. `leases`, `query`, `explain`, `conditions`,
-`rules` and `preview` only read.
-"""
+ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {name: each.roles for name, each in VERBS.items()}
+"""Verb of the queue `reservations` -> the roles that may use it."""
 
 
 def find_role_fault(principal: Principal | None, verb: str) -> Fault | None:

@@ -7,14 +7,9 @@ of producers come next. Messages of holders and operators are refused last: they
 from collections import deque
 from typing import Final
 
-from scheduler.model.command_schemas import OPERATOR_VERBS
+from scheduler.protocol.verbs import VERBS
 
-QUERIES: Final = frozenset({"query", "explain", "conditions", "leases", "rules", "preview"})
-"""Verbs of requests that change nothing. They are refused first: an answer is useless after its sender has stopped
-waiting.
-"""
-_FIRST: Final = QUERIES | {"register"}
-_LAST: Final = OPERATOR_VERBS | {"renew", "release", "confirm", "fail", "surrender", "decline", "suspend", "leave"}
+_RANKS: Final = {name: ("first", "later", "last").index(each.put_off) for name, each in VERBS.items()}
 TIMES_LONGER: Final = (1, 5, 15)
 """For the ranks 0, 1 and 2 of a request (see `find_rank`): a factor. A request is refused if it has to wait longer than
 this factor times `longest` (see `find_retry`).
@@ -32,9 +27,7 @@ def find_rank(verb: str) -> int:
     """Return the rank of requests with this verb: under load, requests of rank 0 are refused first, those of rank 2
     last.
     """
-    if verb in _FIRST:
-        return 0
-    return 2 if verb in _LAST else 1
+    return _RANKS.get(verb, 1)
 
 
 def find_retry(verb: str, wait: float, longest: float) -> float | None:

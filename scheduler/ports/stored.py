@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.principals import Principal, Role
+from scheduler.model.principals import Principal
 from scheduler.model.reservations import Callback
 from scheduler.model.rules import Rules
 from scheduler.model.view import Kind
+from scheduler.protocol.verbs import Role
 
 
 class StoredAnswer(msgspec.Struct, frozen=True):

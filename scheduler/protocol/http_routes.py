@@ -1,5 +1,5 @@
-"""The resources of the HTTP API for requests to workers: a table that maps each verb to an HTTP method and a path. The
-server, the client over HTTP and the OpenAPI document use this table.
+"""The resources of the HTTP API for requests to workers: the HTTP method and the path of each verb. The server, the
+client over HTTP and the OpenAPI document use them.
 
 A document is the JSON object with the fields of one request. This module imports only the standard library, because the
 client uses it.
@@ -8,6 +8,8 @@ client uses it.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
+
+from scheduler.protocol.verbs import VERBS, Route
 
 API: Final = "/api/v1"
 """Path of the HTTP API of this version, below the path prefix of the server."""
@@ -29,62 +31,12 @@ MOST_IDS: Final = 50
 """The most ids in the URL of one request that reads several rows."""
 
 
-class Route(NamedTuple):
-    """The resource for the requests of one verb. `path` is relative to API. `field`: the field of the document whose
-    value is a part of the path; None if the path has no such part.
-    """
-
-    method: str
-    path: str
-    field: str | None = None
-
-    @property
-    def has_body(self) -> bool:
-        """Whether the fields of the document are sent as the JSON body; otherwise they are sent in the query of the
-        URL.
-        """
-        return self.method not in {"GET", "DELETE"}
-
-
-_OF_RESERVATIONS: Final = (
-    "release",
-    "cancel",
-    "renew",
-    "confirm",
-    "fail",
-    "surrender",
-    "decline",
-    "suspend",
-    "resume",
-    "priority",
-    "absent",
-)
-_OF_SLOTS: Final = ("cordon", "uncordon", "drain", "remove", "idle", "register", "leave")
-
-ROUTES: Final[Mapping[str, Route]] = {
-    "submit": Route("POST", "/reservations"),
-    **{verb: Route("POST", f"/reservations/{{reservation}}/{verb}", "reservation") for verb in _OF_RESERVATIONS},
-    **{verb: Route("POST", f"/slots/{{slot}}/{verb}", "slot") for verb in _OF_SLOTS},
-    "account": Route("PUT", "/accounts/{account}", "account"),
-    "reset_account": Route("POST", "/accounts/{account}/reset", "account"),
-    "forget_account": Route("DELETE", "/accounts/{account}", "account"),
-    "leases": Route("GET", "/slots/{slot}/leases", "slot"),
-    "query": Route("POST", "/reservations/query"),
-    "explain": Route("GET", "/reservations/{reservation}/explanation", "reservation"),
-    "conditions": Route("GET", "/conditions"),
-    "rules": Route("GET", "/rules"),
-    "preview": Route("POST", "/rules/preview"),
-    "apply": Route("PUT", "/rules"),
-}
+ROUTES: Final[Mapping[str, Route]] = {name: each.route for name, each in VERBS.items()}
 """Verb -> resource for a request with one document."""
 LISTS: Final[Mapping[str, Route]] = {
-    "submit": Route("POST", "/reservations"),
-    **{verb: Route("POST", f"/reservations/{verb}") for verb in _OF_RESERVATIONS},
-    **{verb: Route("POST", f"/slots/{verb}") for verb in _OF_SLOTS},
+    name: each.list_route for name, each in VERBS.items() if each.list_route is not None
 }
 """Verb -> resource for a request with a list of documents, which are under `items` in the body."""
-
-
 NUMBERS: Final = frozenset({"history"})
 """Names of the fields that are sent in the query of a URL and whose values are whole numbers. A query contains only
 texts, so the server converts these texts to numbers.

@@ -13,10 +13,6 @@ TASK_PREFIX: Final = "leasehold"
 """First part of the name of every Celery task."""
 CANARY: Final = "canary"
 """Verb of the canary, a test task that the workers of every queue answer."""
-GATHERED: Final = frozenset({"submit", "release", "renew", "confirm", "cancel"})
-"""Verbs whose requests a worker carries out together in one transaction if several of them wait. Requests with other
-verbs are rare, or lock other rows.
-"""
 DEFAULT_PREFIX: Final = "leasehold:"
 """Default for the beginning of the names of all keys and channels in Redis."""
 

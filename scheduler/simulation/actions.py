@@ -7,6 +7,7 @@ from typing import Any
 from scheduler.model.command_schemas import SCHEMAS, AbsentDocument, IdleDocument
 from scheduler.model.rules import AccountKeys
 from scheduler.model.validation import Amount, Count, Document, Name, Seconds, Signed, SignedLevels
+from scheduler.protocol.verbs import VERBS
 from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument
 
 
@@ -73,17 +74,18 @@ class AccountAction(AccountKeys):
 MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "absent", "idle", "seen"})
 """Timeline actions whose ids of slots or reservations need not be declared earlier in the scenario."""
 
-ABOUT_SLOTS = frozenset({"remove", "seen", "rebalance", "lose", "cordon", "uncordon", "drain"})
+_OF_HOLDERS = [name for name, each in VERBS.items() if each.document == "HolderDocument"]
+_OF_SLOTS = [name for name, each in VERBS.items() if each.document == "SlotDocument"]
+ABOUT_SLOTS = frozenset({"seen", "rebalance", "lose", *_OF_SLOTS})
 """Timeline actions whose value is the id of a slot. An id in another action is that of a reservation or account."""
 
 ACTIONS: dict[str, type[Document] | None] = {
+    **dict.fromkeys((*_OF_HOLDERS, *_OF_SLOTS)),
     "tick": None,
     "submit": None,
     "slot": None,
     "rules": None,
-    "release": None,
     "cancel": None,
-    "renew": None,
     "surrender": SurrenderAction,
     "confirm": ConfirmAction,
     "absent": AbsentDocument,
@@ -93,20 +95,13 @@ ACTIONS: dict[str, type[Document] | None] = {
     "reset_account": None,
     "fail": PartAction,
     "priority": PriorityAction,
-    "decline": None,
-    "suspend": None,
-    "resume": None,
     "register": None,
-    "remove": None,
     "seen": None,
     "found": FoundDocument,
     "interrupt": InterruptAction,
     "rebalance": None,
     "maintain": MaintainAction,
     "lose": None,
-    "cordon": None,
-    "uncordon": None,
-    "drain": None,
     "outage": OutageDocument,
 }
 """The name of each timeline action -> the document that checks its value. None: the value is an id, or a method of

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from scheduler.model.principals import Role
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.signing import make_key
+from scheduler.protocol.verbs import Role
 from tests.client.intake import FakeIntake, a_row, accept
 from tests.console.served import Console
 from tests.fuzz.api import fuzz, make_login

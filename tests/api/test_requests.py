@@ -5,11 +5,11 @@ import threading
 import pytest
 import redis
 
-from scheduler.model.principals import Role
 from scheduler.model.rights import ROLES_BY_VERB
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.http_routes import LISTS, PROBLEM_TYPE, ROUTES
 from scheduler.protocol.signing import make_key
+from scheduler.protocol.verbs import Role
 from tests.api.caller import Caller
 from tests.client.intake import Document, FakeIntake, accept
 from tests.console.served import Console

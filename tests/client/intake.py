@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from leasehold import Client
-from scheduler.model.principals import Role
 from scheduler.model.reservations import Reservation
 from scheduler.model.view import Row
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.signing import format_key_line, make_key
+from scheduler.protocol.verbs import Role
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import a_reservation

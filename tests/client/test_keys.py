@@ -14,9 +14,10 @@ import pytest
 
 from leasehold import Client, Refused
 from leasehold.client.reservation_keys import Keys, find_keys_file, hash_key
-from scheduler.model.command_schemas import KEY_VERBS, HolderDocument, ReservationDocument
+from scheduler.model.command_schemas import HolderDocument, ReservationDocument
 from scheduler.model.validation import InvalidInputError, read_document
 from scheduler.protocol.signing import format_key_line, make_key
+from scheduler.protocol.verbs import KEY_VERBS
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
 COMMANDS: list[tuple[str, tuple[Any, ...]]] = [

@@ -6,8 +6,8 @@ import pytest
 
 from leasehold.api.openapi import make_document
 from leasehold.web.security import POLICY
-from scheduler.model.principals import Role
 from scheduler.protocol.http_routes import DOCS
+from scheduler.protocol.verbs import Role
 from tests.console.conftest import MakeConsole
 from tests.console.served import Console
 from tests.console.test_gate import a_principal, basic

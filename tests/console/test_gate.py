@@ -7,9 +7,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from scheduler.model.principals import WORKER, Role
+from scheduler.model.principals import WORKER
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.signing import format_key_line, make_key
+from scheduler.protocol.verbs import Role
 from tests.builders import a_slot
 from tests.console.conftest import MakeConsole
 from tests.console.served import WRONG_KEY, Console

@@ -14,9 +14,10 @@ from leasehold.web.failed_logins import MOST_FAILURES
 from leasehold.web.security import MOST_BODY, POLICY
 from leasehold.web.sessions import SESSION_SECONDS, issue_cookie, make_binding
 from leasehold.web.token_file import TokenFileError, read_token, write_token
-from scheduler.model.principals import WORKER, Role
+from scheduler.model.principals import WORKER
 from scheduler.ports import StoreUnavailableError
 from scheduler.protocol.signing import make_key
+from scheduler.protocol.verbs import Role
 from scheduler.view.connection import make_redis
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.console.conftest import MakeConsole

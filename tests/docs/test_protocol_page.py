@@ -2,26 +2,28 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from scheduler.model.command_schemas import KEY_VERBS, RESERVED_QUEUES, SCHEMAS, HolderDocument
+from scheduler.model.command_schemas import RESERVED_QUEUES, SCHEMAS, HolderDocument
 from scheduler.model.events import Event
 from scheduler.model.transitions import ENDED
 from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED
 from scheduler.operations.commands.submit import describe_answer
 from scheduler.operations.notices import describe_notice
-from scheduler.policy.load_shedding import QUERIES
 from scheduler.ports import check_reply_address
 from scheduler.protocol.names import QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.protocol.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign
 from scheduler.protocol.task_messages import MOST_LEVELS
+from scheduler.protocol.verbs import KEY_VERBS, OPERATOR_VERBS, QUESTIONS, VERBS, Role
 from tasks.messages import MOST_BYTES, check_message
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.harness import Harness
 from tests.system.bad_messages import an_envelope
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text()
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGE = (REFERENCE / "protocol.md").read_text()
 ROWS = {
     verb: [cell.strip() for cell in cells.split("|")]
     for names, cells in re.findall(
@@ -32,13 +34,39 @@ ROWS = {
 
 
 def test_every_verb_is_described_with_its_fields() -> None:
-    assert set(SCHEMAS) | QUERIES | {"apply"} <= set(ROWS)
+    assert set(SCHEMAS) | QUESTIONS | {"apply"} <= set(ROWS)
     for verb, model in SCHEMAS.items():
         if verb == "submit":
             continue
         named = set(re.findall(r"`([a-z_]+)`", ROWS[verb][0]))
         # Token and key are described once and not for each request that needs none.
         assert set(model.model_fields) - {"token", "key"} == named - {"token", "key"}, verb
+
+
+def list_named(page: str, start: str, column: int = 1) -> set[str]:
+    """Return what stands in backticks in a column of the rows that begin with `start`."""
+    cells = [line.split("|")[1 + column] for line in page.splitlines() if line.startswith(start)]
+    return {name for cell in cells for name in re.findall(r"`\.?([a-z_]+)`", cell)}
+
+
+def list_verbs(**more: object) -> set[str]:
+    return {name for name, verb in VERBS.items() if all(getattr(verb, key) == value for key, value in more.items())}
+
+
+def test_the_pages_name_the_verbs_of_each_role_route_and_rank() -> None:
+    by_role = {role: {name for name, verb in VERBS.items() if role in verb.roles} for role in get_args(Role)}
+    assert list_named(PAGE, "| `host` |") == by_role["host"]
+    assert list_named(PAGE, "| `producer`, `reader` |") == by_role["reader"]
+    assert list_named(PAGE, "| `producer`") == by_role["producer"]
+    http = (REFERENCE / "http.md").read_text()
+    for kind in ("reservation", "slot"):
+        assert list_verbs(where=kind) <= list_named(http, f"| `POST /{kind}s/{{{kind}}}/{{verb}}`")
+    processes = (REFERENCE / "processes.md").read_text()
+    assert VERBS.keys() - {"submit"} == list_named(processes, "| `reservations` |")
+    of_operators = list_verbs(put_off="last") & OPERATOR_VERBS
+    ranks = {"first": "| `longest_wait` |", "later": "| 5 × `longest_wait` |", "last": "| 15 × `longest_wait` |"}
+    for rank, start in ranks.items():
+        assert list_verbs(put_off=rank) - of_operators == list_named(processes, start), rank
 
 
 def test_the_requests_that_need_a_key_name_it() -> None:

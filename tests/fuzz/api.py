@@ -16,7 +16,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 
 from leasehold.api.openapi import make_document
-from scheduler.model.principals import Role
+from scheduler.protocol.verbs import Role
 from tests.fuzz.command_line import RAW
 
 AnyCase = Case[Any]

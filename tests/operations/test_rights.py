@@ -13,8 +13,8 @@ from scheduler.model.rights import ROLES_BY_VERB, find_role_fault
 from scheduler.model.view import Row
 from scheduler.operations.commands.intake import accept, check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
-from scheduler.policy.load_shedding import QUERIES
 from scheduler.ports import Store
+from scheduler.protocol.verbs import QUESTIONS
 from scheduler.store.memory import MemoryStore
 from scheduler.store.opening import open_store
 from tests.operations.harness import CONFIG, NOW, Harness
@@ -267,7 +267,7 @@ def test_a_question_is_answered_to_the_roles_that_may_ask_it(principal: Principa
 
 
 def test_every_verb_has_its_roles() -> None:
-    assert ROLES_BY_VERB.keys() == SCHEMAS.keys() | QUERIES | {"apply"}
+    assert ROLES_BY_VERB.keys() == SCHEMAS.keys() | QUESTIONS | {"apply"}
     assert all("operator" in roles and "worker" not in roles for roles in ROLES_BY_VERB.values())
     assert find_role_fault(None, "drain") is None
 

@@ -11,13 +11,14 @@ import pytest
 from leasehold.client.client import Client
 from leasehold.errors import Refused
 from scheduler.model.accounts import Account
-from scheduler.model.principals import Principal, Role
+from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.operations.principals import add_principal
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.names import RESERVATIONS, task_name
 from scheduler.protocol.signing import format_key_line, read_key, sign_headers
+from scheduler.protocol.verbs import Role
 from tests.operations.hostile import KEY, Item, list_attempts
 from tests.system.bad_messages import an_envelope
 from tests.system.processes import wait_for

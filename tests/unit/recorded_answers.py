@@ -16,11 +16,9 @@ from typing import Any, Final
 
 from leasehold_emulator.settings import read_settings as read_emulator_settings
 
-from scheduler.model.command_schemas import SCHEMAS, ApplyDocument
-from scheduler.model.rules import read_rules
-from scheduler.model.validation import InvalidInputError, read_document
-from scheduler.simulation.scenario import read_scenario
-from tasks.reservations import (
+from scheduler.model.command_schemas import (
+    SCHEMAS,
+    ApplyDocument,
     ConditionsDocument,
     ExplainDocument,
     LeasesDocument,
@@ -28,6 +26,9 @@ from tasks.reservations import (
     QueryDocument,
     RulesDocument,
 )
+from scheduler.model.rules import read_rules
+from scheduler.model.validation import InvalidInputError, read_document
+from scheduler.simulation.scenario import read_scenario
 from workers.settings import read_settings
 
 RECORD: Final = Path(__file__).with_suffix(".json.gz")

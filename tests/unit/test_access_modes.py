@@ -4,9 +4,9 @@ from typing import Final
 
 import pytest
 
-from scheduler.model.principals import Role
 from scheduler.operations.principals import add_principal
 from scheduler.protocol.names import RESERVATIONS, task_name
+from scheduler.protocol.verbs import Role
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory_meter import MemoryMeter
 from tasks.app import app

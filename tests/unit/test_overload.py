@@ -5,24 +5,24 @@ import pytest
 from scheduler.model.command_schemas import SCHEMAS
 from scheduler.policy.load_shedding import (
     LONGEST_RETRY,
-    QUERIES,
     SHORTEST_RETRY,
     TIMES_LONGER,
     QueueGauge,
     find_rank,
     find_retry,
 )
+from scheduler.protocol.verbs import QUESTIONS
 
 HOLDERS = ("renew", "release", "confirm", "surrender", "fail", "decline")
 
 
-@pytest.mark.parametrize("verb", [*SCHEMAS, *sorted(QUERIES)])
+@pytest.mark.parametrize("verb", [*SCHEMAS, *sorted(QUESTIONS)])
 def test_nothing_is_put_off_while_the_queue_is_answered_in_time(verb: str) -> None:
     assert find_retry(verb, 0.9, longest=1.0) is None
 
 
 def test_questions_and_registrations_are_put_off_first_and_holders_last() -> None:
-    assert {find_rank(verb) for verb in (*QUERIES, "register")} == {0}
+    assert {find_rank(verb) for verb in (*QUESTIONS, "register")} == {0}
     assert find_rank("submit") == 1
     assert {find_rank(verb) for verb in (*HOLDERS, "drain", "cordon", "leave", "apply")} == {2}
 

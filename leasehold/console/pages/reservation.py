@@ -30,6 +30,7 @@ from scheduler.model.reservations import Reservation as StoredReservation
 from scheduler.model.transitions import ENDED
 from scheduler.operations.rules_history import describe_history
 from scheduler.ports import EventFilter
+from scheduler.protocol.verbs import KEY_VERBS
 
 MOST_EVENTS: Final = 500
 MOST_SLOTS: Final = 3
@@ -37,10 +38,6 @@ MOST_SLOTS: Final = 3
 SEARCH_SECONDS: Final = 10.0
 """Seconds to wait for the explanation of a worker."""
 VERBS: Final = ("cancel", "priority", "suspend", "resume")
-KEYED: Final = frozenset({"suspend", "resume"})
-"""The verbs in VERBS whose request must contain the key of the reservation, if the reservation has a key
-(docs/reference/protocol.md).
-"""
 
 
 async def show_reservation(request: Request) -> Response:
@@ -163,7 +160,7 @@ def _find_foreign(sender: Caller, verb: str, stored: StoredReservation | None) -
         return None
     if sender.principal is not None and stored.principal not in {None, sender.principal}:
         return f"{sender.name} may change its own reservations only"
-    if verb in KEYED and stored.key_hash is not None:
+    if verb in KEY_VERBS and stored.key_hash is not None:
         return f"{stored.id} has a key: only its holder and principals with the role operator may {verb} it"
     return None
 

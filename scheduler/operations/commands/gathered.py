@@ -21,7 +21,7 @@ from scheduler.operations.commands.submit import Answer
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
 from scheduler.ports import ConflictError, StaleWriteError
-from scheduler.protocol.names import GATHERED
+from scheduler.protocol.verbs import GATHERED
 
 SEPARATE_SECONDS: Final = 5.0
 """If a joint transaction fails, its requests are tried one by one until this number of seconds after its begin. The

@@ -13,8 +13,6 @@ from typing import Any, Final, cast
 
 from scheduler.model.accounts import Account
 from scheduler.model.command_schemas import (
-    HOST_VERBS,
-    OPERATOR_VERBS,
     SCHEMAS,
     ConfirmDocument,
     HostDocument,
@@ -70,6 +68,7 @@ from scheduler.operations.commands.submit import (
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import Meter, StaleWriteError, StoredAnswer, StoredRules
+from scheduler.protocol.verbs import HOST_VERBS, OPERATOR_VERBS
 
 COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | UnknownReservation]]] = {
     **LEASE_COMMANDS,

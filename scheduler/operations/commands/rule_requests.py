@@ -28,8 +28,6 @@ from scheduler.ports import StoredAnswer, Transaction
 
 RULES: Final = "rules"
 """The field of a request that contains a document of rules. The paths of faults begin with it."""
-MOST_VERSIONS: Final = 100
-"""The most versions of the rules in one answer."""
 MOST_SHOWN: Final = 200
 """The most entries of each list of a preview or of a version's changes in one answer."""
 MOST_INNER: Final = 100
