@@ -29,7 +29,7 @@ class Window:
 
     def find(self, selector: str) -> WebElement:
         """Return the first shown element of this selector, as soon as there is one."""
-        return self._wait_for(lambda: next(iter(self.find_all(selector)), None), f"{selector} on the page")
+        return self.wait_for(lambda: next(iter(self.find_all(selector)), None), f"{selector} on the page")
 
     def find_all(self, selector: str) -> list[WebElement]:
         """Return the shown elements of this selector."""
@@ -37,9 +37,15 @@ class Window:
             lambda: [each for each in self.driver.find_elements(By.CSS_SELECTOR, selector) if each.is_displayed()]
         )
 
+    def use(self, selector: str, act: Callable[[WebElement], R]) -> R:
+        """Return what `act` returns for the first shown element of this selector, again if the page has just replaced
+        the element.
+        """
+        return self.settled(lambda: act(self.find(selector)))
+
     def click(self, selector: str) -> None:
-        """Click an element, again if the page has just replaced it."""
-        self.settled(lambda: self.find(selector).click())
+        """Click an element."""
+        self.use(selector, lambda each: each.click())
 
     def text(self, selector: str) -> str:
         """Return the text of the shown elements."""
@@ -47,9 +53,10 @@ class Window:
 
     def await_text(self, selector: str, text: str) -> None:
         """Return as soon as the elements show this text."""
-        self._wait_for(lambda: text in self.text(selector), f"{text!r} in {selector}")
+        self.wait_for(lambda: text in self.text(selector), f"{text!r} in {selector}")
 
-    def _wait_for(self, find: Callable[[], R | None], what: str) -> R:
+    def wait_for(self, find: Callable[[], R | None], what: str) -> R:
+        """Return the first true value of `find`. The message of a failure describes the page as it is then."""
         try:
             return wait_for(find, what)
         except AssertionError as failure:

@@ -38,7 +38,7 @@ def a_fleet(count: int) -> tuple[Slot | Reservation, ...]:
 
 
 def point_at(window: Window, selector: str) -> None:
-    ActionChains(window.driver).move_to_element(window.find(selector)).perform()
+    window.use(selector, lambda each: ActionChains(window.driver).move_to_element(each).perform())
 
 
 @pytest.mark.parametrize("width", [400, 1280])

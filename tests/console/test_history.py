@@ -84,7 +84,7 @@ def test_the_strips_are_live_and_have_their_numbers_as_names(console: Console, w
         console.app.state.history.read_at = float("-inf")
         window.run("htmx.trigger('#history', 'reload') || 1")
         window.await_text("#history", "10 wait, 4 more than an hour ago")
-        names = [each.accessible_name for each in window.find_all("#history svg")]
+        names = window.settled(lambda: [each.accessible_name for each in window.find_all("#history svg")])
         assert [name.split(":")[0] for name in names] == ["Waiting", "Leased share", "Launches", "Longest wait"]
         assert "at least 6, at most 10" in names[0]
         assert window.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -64,11 +64,11 @@ def test_the_navigation_is_a_menu_in_a_narrow_window_and_times_go_on(make_consol
         window.open(f"/reservations/r1?token={console.token}")
         assert window.text("h1") == "r1"
         assert window.find_all("nav[aria-label=Pages] a") == []
-        assert window.find(".side .menu").get_attribute("aria-expanded") == "false"
+        assert window.use(".side .menu", lambda each: each.get_attribute("aria-expanded")) == "false"
         window.click(".side .menu")
         assert len(window.find_all("nav[aria-label=Pages] a")) == len(console.app.state.pages)
         assert window.find_all(".side .name")
-        window.find(".side .menu").send_keys("\ue004\ue00c")  # tab, escape
+        window.use(".side .menu", lambda each: each.send_keys("\ue004\ue00c"))  # tab, escape
         wait_for(lambda: window.find_all("nav[aria-label=Pages] a") == [], "the menu to close")
         assert window.run("document.activeElement.className") == "menu"
         # The page counts on: the text changes although nothing loads.

@@ -79,7 +79,7 @@ def test_a_slot_is_drained_from_its_box(stack: Stack, window: Window) -> None:
     wait_for(lambda: window.run("window.leasehold.fleet.slots().get('lab-1')?.state") == "ready", "lab-1 in the fleet")
     window.run("(document.querySelector('#pools a[data-slot=lab-1]').focus(), 1)")
     window.driver.switch_to.active_element.send_keys("\ue006")  # enter
-    chosen = window.find("#panel h2").text
+    chosen = window.use("#panel h2", lambda each: each.text)
     window.click("#panel button[hx-post$='/drain']")
     window.click("dialog button[value=yes]")
     with stack.client() as client:
@@ -90,7 +90,7 @@ def test_rules_are_compared_and_applied(stack: Stack, window: Window) -> None:
     with stack.client() as client:
         before = client.rules()
         window.open("/what-if")
-        text = window.find("#rules").get_attribute("value") or ""
+        text = window.use("#rules", lambda each: each.get_attribute("value")) or ""
         assert "max_slots" in text
         changed = text.replace("idle_scale_down = 600", "idle_scale_down = 300")
         window.run("(document.querySelector('#rules').value = arguments[0], 1)", "[pools.lab]\nmax_slots = 'x'")
