@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -227,6 +227,8 @@ def embed_json(text: str) -> Markup:
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704 - escaped
 
 
+# Templates wrap a macro in it that many rows of a page call with the same values.
+_ENVIRONMENT.globals["cached"] = cache
 _ENVIRONMENT.filters |= {
     "time": format_time,
     "utc": format_utc,

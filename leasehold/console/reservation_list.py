@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import nsmallest
+from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -267,16 +268,16 @@ def list_page(
 
 
 def _sort(rows: list[Reservation], wanted: ReservationFilter, listing: Listing, most: int) -> list[Reservation]:
-    def usual(row: Reservation) -> tuple[bool, int]:
-        return row.phase in ENDED, row.sequence if wanted.phase == "pending" else -row.sequence
-
-    if not wanted.sort:
-        return nsmallest(most, rows, key=usual) if most < len(rows) else sorted(rows, key=usual)
-    key = COLUMNS[wanted.sort.removeprefix("-")].key
-    # A sort is stable: rows with the same value stay in the usual order.
-    return sorted(sorted(rows, key=usual), key=lambda row: key(row, listing), reverse=wanted.sort.startswith("-"))[
-        :most
-    ]
+    # Speed: a key in C, since most lists take 50 of thousands of rows.
+    sequence, is_queue = attrgetter("sequence"), wanted.phase == "pending"
+    usual = sorted([row for row in rows if row.phase not in ENDED], key=sequence, reverse=not is_queue)
+    if wanted.sort or len(usual) < most:
+        usual += sorted([row for row in rows if row.phase in ENDED], key=sequence, reverse=True)
+    if wanted.sort:
+        key = COLUMNS[wanted.sort.removeprefix("-")].key
+        # A sort is stable: rows with the same value stay in the usual order.
+        usual.sort(key=lambda row: key(row, listing), reverse=wanted.sort.startswith("-"))
+    return usual[:most]
 
 
 def _group(rows: list[Reservation], wanted: ReservationFilter, listing: Listing) -> ReservationPage:

@@ -275,7 +275,7 @@ def describe_account(found: Forecast) -> str:
     if found.level == FREE:
         text = f"account {account.id} has nothing left at any level"
     else:
-        text = f"account {account.id} has {account.balance[found.level]:.6g} of level {found.level} left"
+        text = f"account {account.id} has {account.balance[found.level]:,.6g} of level {found.level} left"
         loss = found.use[found.level] - account.charge_rate[found.level]
         if loss > 0:
             text += f"; its running work uses this up in {account.balance[found.level] / loss:.3g} s"

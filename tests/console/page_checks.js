@@ -114,14 +114,14 @@
   const cards = () =>
     shown("main table:not(.u-legend)").flatMap((table) => [
       ...(getComputedStyle(table).display === "block" ? [] : [`no cards: ${name(table)}`]),
-      ...[...table.querySelectorAll("tbody td:not([colspan], .pick)")].filter((each) => isShown(each) && each.textContent.trim() && !each.dataset.label).map(name),
+      ...[...table.querySelectorAll("tbody td:not([colspan], .pick)")].filter((each) => isShown(each) && each.textContent.trim() && getComputedStyle(each, "::before").content.length < 3).map(name),
     ]);
 
   // Lines to copy are whole, since a finger does not find what scrolls sideways. What a chip has on hover is also a text
   // for screen readers.
   const texts = () => [
     ...shown("pre").filter((each) => each.scrollWidth > each.clientWidth).map((each) => `cut: ${name(each)}`),
-    ...shown(".badge[title]").filter((each) => !document.getElementById(each.getAttribute("aria-describedby"))?.textContent.includes(each.title) && !each.textContent.includes(each.title)).map((each) => `on hover only: ${name(each)}`),
+    ...shown(".badge[title]").filter((each) => !document.getElementById(each.getAttribute("aria-describedby"))?.textContent.includes(each.title) && !each.textContent.includes(each.title) && !each.closest("td")?.textContent.includes(each.title)).map((each) => `on hover only: ${name(each)}`),
   ];
 
   window.pageChecks = { texts, cards, structure, ids, labels, unreachable, stops, mark, missed, contrasts, width };

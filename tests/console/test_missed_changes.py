@@ -156,11 +156,15 @@ def test_a_search_and_a_filter_apply_at_once_and_a_narrow_window_has_cards(make_
         assert window.run(CUT) == []
         assert sentence in window.text("#rows")
         window.click("#filter summary")
-        window.find("#f-account").send_keys("acc-1")
+        window.use("#f-account", lambda each: each.send_keys("acc-1"))
         wait_for(lambda: window.run("document.querySelector('#names-account').options.length") == 1, "the name")
         wait_for(lambda: len(window.find_all("#rows tbody tr")) == 4, "the rows of the account")
         window.click("#sort-id")
         wait_for(lambda: window.driver.current_url.endswith("account=acc-1&sort=id"), "the order in the address")
         window.await_text("#rows tbody tr:first-child", "r1")
         assert window.run("document.activeElement.id") == "sort-id"
+        assert window.find_all(".bulk")
+        window.open("/reservations?text=nothing-has-this")
+        window.find("#rows .empty")
+        assert window.find_all(".bulk") == [], "no row, and nothing to change"
         assert window.errors() == []

@@ -102,6 +102,12 @@
     search.select();
   });
 
+  // A text that a cell cuts is whole on hover.
+  document.addEventListener("pointerover", (event) => {
+    const cell = event.target.closest?.("#rows .lines :is(td, th)");
+    if (cell && cell.scrollWidth > cell.clientWidth && !cell.title) cell.title = cell.textContent;
+  });
+
   const checked = () => [...document.querySelectorAll('#rows input[name="id"]:checked')];
 
   document.addEventListener("change", (event) => {

@@ -52,6 +52,7 @@ FORECASTS: dict[str, tuple[Account, list[Row], str]] = {
         [runs(f"r{number}", f"linux-{number}", level=0) for number in (2, 3, 4)],
         "account ci has 30 of level 0 left; its running work uses this up in 30 s",
     ),
+    "a large amount has separators": (ci(1724.88), [], "account ci has 1,724.88 of level 0 left"),
     "a share of a slot counts as a share": (
         ci(-35, charge_rate=(1.0, 0.0, 0.0, 0.0, 0.0), max_charge_seconds=60),
         [runs("r2", "linux-1", level=0, weight=0.5)],
