@@ -203,6 +203,14 @@ OF_SCALING: Final[Changes] = {
                 "_launch(limits, name, 'warm', pool.target_warm_slots - count_reserve(cycle.pools[name]))",
             ),
         ],
+        "_list_idle": [
+            Change(
+                "a slot that a gang at a quota needs does not end as idle",
+                "limits.refusals.is_at_quota(each.slot)",
+                "False",
+            ),
+            Change("other slots at a quota end as idle", "each.slot.id in headroom.spared", "True"),
+        ],
         "scale_in": [
             Change("longest idle first", "(slot_info.idle_since, slot_info.order)", "(0.0, slot_info.order)"),
         ],

@@ -67,7 +67,7 @@ OF_STATE: Final[Changes] = {
         "plan": [
             Change("the step heal", "heal(unexpired)", "(unexpired, {})"),
             Change("the step warm pool", "fill_warm_pools(healed, headroom, limits)", "healed"),
-            Change("the step scale in", "scale_in(tiered, to_stop)", "tiered"),
+            Change("the step scale in", "scale_in(tiered, headroom, limits, to_stop)", "tiered"),
             Change("the step wake", "wake(shared, limits.next_end)", "None"),
         ],
     },

@@ -24,6 +24,7 @@ from tests.reference_model.launching import (
     list_bounds,
     list_eligible,
     list_offers,
+    own_offer,
     start,
 )
 from tests.reference_model.picture import Picture, Site, list_essential, serving_pools
@@ -75,17 +76,18 @@ def start_any(picture: Picture, name: str, reason: str, started: Started) -> boo
     return offer is not None
 
 
-def shrink(picture: Picture, name: str, to_stop: int) -> None:
+def shrink(picture: Picture, name: str, to_stop: int, kept: set[str]) -> None:
     """Rule: "A ready, uncordoned slot without leases is drained, reason `idle`, when now - `idle_since` is
     strictly greater than `idle_scale_down`. Only while serving > `min_slots` and reserve > `target_warm_slots`;
-    longest idle first." Slots that are to be stopped later are kept, too.
+    longest idle first." Slots that are to be stopped later are kept, too, and those in `kept`.
     """
     pool = picture.rules.pools[name]
     for site in sorted(picture.list_in_pool(name), key=lambda site: site.idle_since):
         spare = min(
             count_serving(picture, name) - pool.min_slots, count_reserve(picture, name) - pool.target_warm_slots
         )
-        if site.is_idle and spare > to_stop and picture.now > site.idle_since + pool.idle_scale_down:
+        is_over = picture.now > site.idle_since + pool.idle_scale_down
+        if site.is_idle and site.id not in kept and spare > to_stop and is_over:
             picture.decide("drain", site.id, "idle")
             site.state = "draining"
 
@@ -167,6 +169,16 @@ class Imagined:
 
     def _total(self, counter: "Counter[tuple[str, str]]", name: str) -> int:
         return sum(count for (pool, _), count in counter.items() if pool == name)
+
+    def list_kept(self, name: str, spared: set[str]) -> set[str]:
+        """Rule: "During a back-off of an EC2 quota, an idle slot that uses this quota neither drains nor stops as idle
+        if a reservation needs it together with withheld launches".
+        """
+        return {
+            site.id
+            for site in self.real.list_in_pool(name)
+            if site.id in spared and is_at_quota(self.real, own_offer(site))
+        }
 
     def list_spared(self) -> set[str]:
         """Slots that pending reservations would also use."""

@@ -9,9 +9,10 @@ from tests.reference_model.picture import Picture, Site
 from tests.reference_model.replacing import is_too_old
 
 
-def keep_tier(picture: Picture, name: str, *, may_launch: bool) -> int:
+def keep_tier(picture: Picture, name: str, kept: set[str], *, may_launch: bool) -> int:
     """Rule: "A pool keeps `stopped_slots` stopped slots": too many are terminated (those that are to be replaced first,
-    then the dearest); if some are missing, surplus ready slots are stopped, and the rest is launched.
+    then the dearest); if some are missing, surplus ready slots are stopped, except those in `kept`, and the rest is
+    launched.
     Return how many slots are to be stopped later.
     """
     pool = picture.rules.pools[name]
@@ -28,7 +29,7 @@ def keep_tier(picture: Picture, name: str, *, may_launch: bool) -> int:
     for site in sorted(sites, key=lambda site: site.idle_since):
         is_over = picture.now > site.idle_since + pool.idle_scale_down
         is_fresh = site.row.launch_reason == "stopped" and not site.row.uses
-        may_go = site.is_idle and (is_over or is_fresh) and may_stop(picture, site)
+        may_go = site.is_idle and site.id not in kept and (is_over or is_fresh) and may_stop(picture, site)
         if may_go and lacking > 0 and count_spare(picture, name) > 0:
             picture.decide("stop", site.id, "booted" if is_fresh else "idle")
             site.state = "stopped"

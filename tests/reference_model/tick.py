@@ -57,9 +57,10 @@ def let_go(picture: Picture, placing: Pass) -> None:
     for name in elastic:
         if name not in closed:
             keep_warm(picture, name, start_for_reserve)
-    to_stop = {name: keep_tier(picture, name, may_launch=name not in closed) for name in elastic}
+    kept = {name: imagined.list_kept(name, spared) for name in elastic}
+    to_stop = {name: keep_tier(picture, name, kept[name], may_launch=name not in closed) for name in elastic}
     for name in elastic:
-        shrink(picture, name, to_stop[name])
+        shrink(picture, name, to_stop[name], kept[name])
     for name in elastic:
         replace(picture, name)
     for name in elastic:

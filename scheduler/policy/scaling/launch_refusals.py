@@ -11,6 +11,7 @@ from math import inf
 
 from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.quota_classes import is_limited_by, quota_subject
+from scheduler.model.slots import Slot
 from scheduler.model.waiting_codes import ENTRIES, WaitingCode
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.offerings import Choice, PoolLaunches, find_end, find_rest
@@ -78,26 +79,34 @@ class LaunchRefusals:
         """Return the back-off for EC2's quota that prevents launches of this choice, the narrowest one; None: none
         does.
         """
-        return next((hold for hold in self._list_quotas(name, choice) if not self._is_quota_over(name, hold)), None)
+        return self._find_quota(name, choice.key, choice.market)
+
+    def is_at_quota(self, slot: Slot) -> bool:
+        """Return whether a back-off for the quota of which the slot's machine uses a part goes on."""
+        return self._find_quota(slot.pool, slot.offering, slot.market or "") is not None
+
+    def _find_quota(self, name: str, offering: str | None, market: str) -> Hold | None:
+        holds = self._list_quotas(name, offering, market)
+        return next((hold for hold in holds if not self._is_quota_over(name, hold)), None)
 
     def is_probing(self, name: str, choice: Choice) -> bool:
         """Return whether the trial after a back-off for a quota that this choice needs is under way: a launch, or the
         start of a stopped slot, of the same quota.
         """
-        over = [hold for hold in self._list_quotas(name, choice) if self._is_quota_over(name, hold)]
+        over = [hold for hold in self._list_quotas(name, choice.key, choice.market) if self._is_quota_over(name, hold)]
         return any(self._is_under_way(name, hold) for hold in over)
 
     def may_probe(self, name: str, choice: Choice) -> bool:
         """Return whether a back-off for a quota that this choice needs is over, and no launch or start has succeeded
         since. Then one of them may test whether EC2 still refuses machines.
         """
-        quotas = list(self._list_quotas(name, choice))
+        quotas = list(self._list_quotas(name, choice.key, choice.market))
         return bool(quotas) and all(self._is_quota_over(name, hold) for hold in quotas)
 
-    def _list_quotas(self, name: str, choice: Choice) -> Iterator[Hold]:
+    def _list_quotas(self, name: str, offering: str | None, market: str) -> Iterator[Hold]:
         if name in self._refused:
-            subject = quota_subject(self._cycle.rules.pools[name], choice.key, choice.market)
-            for each in dict.fromkeys((subject, choice.market, "")):
+            subject = quota_subject(self._cycle.rules.pools[name], offering, market)
+            for each in dict.fromkeys((subject, market, "")):
                 if (hold := self._holds.get(hold_id(name, "quota", each))) is not None:
                     yield hold
 

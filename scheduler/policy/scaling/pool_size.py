@@ -87,7 +87,7 @@ def keep_tiers(cycle: Warm, headroom: Headroom, limits: LaunchLimits) -> tuple[T
         if lacking < 0:
             _end_surplus(cycle, [each for each in present if is_in_tier(each)], -lacking)
             continue
-        lacking -= _stop_surplus(cycle, slot_infos, pool, lacking)
+        lacking -= _stop_surplus(cycle, _list_idle(slot_infos, headroom, limits), slot_infos, pool, lacking)
         if lacking:
             may_launch = name not in headroom.closed and not headroom.beyond.get(name)
             stoppable = _launch_for_tier(cycle, limits, name, lacking, may_launch=may_launch)
@@ -104,16 +104,18 @@ def _end_surplus(cycle: CycleState, present: Sequence[SlotInfo], count: int) -> 
         cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="surplus"))
 
 
-def _stop_surplus(cycle: CycleState, slot_infos: Sequence[SlotInfo], pool: Pool, lacking: int) -> int:
-    """Stop up to `lacking` ready slots that the pool does not need, longest idle first. Return the number of stopped
-    slots.
+def _stop_surplus(
+    cycle: CycleState, idle: Sequence[SlotInfo], slot_infos: Sequence[SlotInfo], pool: Pool, lacking: int
+) -> int:
+    """Stop up to `lacking` slots of `idle` that the pool does not need, longest idle first. Return the number of
+    stopped slots.
 
     A slot that was launched for the tier is stopped as soon as it is ready; other slots are stopped when they were idle
     for longer than `idle_scale_down`.
     """
     stopped, most = 0, min(lacking, count_spare(slot_infos, pool))
-    idle = [each for each in slot_infos if each.is_idle and may_be_stopped(cycle, each)]
-    for slot_info in sorted(idle, key=lambda each: (each.idle_since, each.order)):
+    stoppable = [each for each in idle if may_be_stopped(cycle, each)]
+    for slot_info in sorted(stoppable, key=lambda each: (each.idle_since, each.order)):
         slot = slot_info.slot
         if stopped >= most:
             break
@@ -126,6 +128,20 @@ def _stop_surplus(cycle: CycleState, slot_infos: Sequence[SlotInfo], pool: Pool,
             continue
         stopped += 1
     return stopped
+
+
+def _list_idle(slot_infos: Sequence[SlotInfo], headroom: Headroom, limits: LaunchLimits) -> list[SlotInfo]:
+    """Return the slots that may end because they are idle.
+
+    An idle slot stays during a back-off for its own quota if a reservation needs it together with launches that are
+    withheld. If it ended, fewer slots would be active, the back-off would end early, and the same machine would be
+    launched again, which is no more than the quota allowed before.
+    """
+    return [
+        each
+        for each in slot_infos
+        if each.is_idle and not (each.slot.id in headroom.spared and limits.refusals.is_at_quota(each.slot))
+    ]
 
 
 def count_spare(slot_infos: Sequence[SlotInfo], pool: Pool) -> int:
@@ -169,7 +185,7 @@ def _launch_for_tier(cycle: CycleState, limits: LaunchLimits, name: str, lacking
     return stoppable
 
 
-def scale_in(cycle: Tiered, to_stop: ToStop) -> ScaledIn:
+def scale_in(cycle: Tiered, headroom: Headroom, limits: LaunchLimits, to_stop: ToStop) -> ScaledIn:
     """Drain ready slots that had no lease for more than `idle_scale_down` seconds.
 
     A pool keeps `min_slots` slots in service, `target_warm_slots` in reserve, and those that are to be stopped later
@@ -177,7 +193,7 @@ def scale_in(cycle: Tiered, to_stop: ToStop) -> ScaledIn:
     """
     for name, pool in cycle.rules.pools.items():
         slot_infos = cycle.pools[name] if pool.is_elastic else []
-        idle = [slot_info for slot_info in slot_infos if slot_info.is_idle]
+        idle = _list_idle(slot_infos, headroom, limits)
         if not idle:
             continue
         idle.sort(key=lambda slot_info: (slot_info.idle_since, slot_info.order))

@@ -1,16 +1,18 @@
 """Decisions end: with nothing new from outside, no rule goes on for ever, apart from those that recur by the clock."""
 
+from collections import Counter
 from random import Random
 from typing import Any
 
 import pytest
 
-from tests.rules.playing import Document, a_pool, a_scenario, a_slot, play_out, submit, tick
+from tests.rules.playing import Document, a_pool, a_scenario, a_slot, act, play_out, submit, tick
 
 SMALL: Document = {"name": "small", "market": "on-demand", "price": 1, "resources": {"cpus": 2}}
 LARGE: Document = {"name": "large", "market": "on-demand", "price": 2, "resources": {"cpus": 8}}
 QUIET_AFTER = 1500
 """Seconds after which nothing is decided any more: longer than each timeout, ttl and idle time of the scenarios."""
+WATCHED, QUOTA_HOLD = 600, 60
 
 
 def a_budget(document: Document, per_hour: float, **changes: Any) -> Document:
@@ -114,6 +116,23 @@ def test_a_gang_at_the_maximum_a_budget_and_a_stopped_tier_make_no_loop() -> Non
     assert play_out(a_budget(document, 1)).decisions == []
 
 
+def test_an_idle_slot_ends_during_a_back_off_once_no_gang_needs_it() -> None:
+    """The quota allows one of the two machines that the gang needs."""
+    document = a_scenario(
+        submit(0, "g", components=[{"name": "w", "count": 2, "resources": {"cpus": 2}}]),
+        act(80, "cancel", "g"),
+        pool={"max_slots": 2, "offerings": [SMALL], "max_leases_per_slot": 1, "idle_scale_down": 5},
+        cloud={"launch": 0, "boot": 1, "terminate": 0, "quota": 1},
+        kicks=True,
+        wakes=True,
+        until=110,
+    )
+    assert play_out(document).decisions[2:] == [
+        *("60 launch linux-1 small demand", "61 launch linux-2 small demand"),
+        *("80 drain linux-1 idle", "80 terminate linux-1 drained"),
+    ]
+
+
 def a_lasting_scenario(seed: int) -> Document:
     """A generated fleet with machines that start at once, budgets, tiers and gangs, which is left alone."""
     random = Random(f"loops {seed}")
@@ -184,8 +203,25 @@ def a_part(random: Random, name: str) -> Document:
 def list_late(document: Document) -> list[str]:
     """The decisions after QUIET_AFTER, when nothing has come from outside for a long time."""
     end = document["timeline"][-1]["at"]
-    played = play_out(document | {"until": end + QUIET_AFTER + 600})
+    played = play_out(document | {"until": end + QUIET_AFTER + WATCHED})
     return [each for each in played.decisions if float(each.partition(" ")[0]) > end + QUIET_AFTER]
+
+
+def a_scenario_at_a_quota(seed: int) -> Document:
+    """The same, with few machines of EC2's quota, and slots that are idle for a short time only."""
+    random, document = Random(f"quotas {seed}"), a_lasting_scenario(seed)
+    document["cloud"]["quota"] = random.choice([0, 1, 1, 2, 3])
+    for pool in document["config"]["pools"].values():
+        pool["idle_scale_down"] = random.choice([0, 5, 5])
+    return document
+
+
+def list_too_often(document: Document) -> dict[str, int]:
+    """The decisions that come more often than twice for each back-off of the quota, after QUIET_AFTER: a gang may have
+    the machine of the trial and the same one with all others.
+    """
+    counts = Counter(each.partition(" ")[2] for each in list_late(document))
+    return {each: number for each, number in counts.items() if number > 2 * WATCHED / QUOTA_HOLD + 1}
 
 
 @pytest.mark.parametrize("first", range(1, 101, 20))
@@ -194,9 +230,17 @@ def test_decisions_end_when_nothing_new_comes(first: int) -> None:
     assert {seed: late for seed in range(first, first + 20) if (late := list_late(a_lasting_scenario(seed)))} == {}
 
 
+@pytest.mark.parametrize("first", range(1, 101, 50))
+def test_at_a_quota_decisions_come_as_often_as_its_back_offs(first: int) -> None:
+    seeds = range(first, first + 50)
+    assert {seed: often for seed in seeds if (often := list_too_often(a_scenario_at_a_quota(seed)))} == {}
+
+
 if __name__ == "__main__":
     import sys
 
     for number in range(int(sys.argv[1]), int(sys.argv[1]) + int(sys.argv[2])):
         if late := list_late(a_lasting_scenario(number)):
             sys.stdout.write(f"{number}: {len(late)} {late[:12]}\n")
+        if often := list_too_often(a_scenario_at_a_quota(number)):
+            sys.stdout.write(f"{number} at a quota: {often}\n")
