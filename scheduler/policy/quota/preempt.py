@@ -443,7 +443,7 @@ class _Preemption:
         freed = self._run.list_slot_infos(lease for victim in victims for lease in victim.leases)
         if revoke_by is None:
             self._run.reopen(freed)
-        if len(freed) > 1 or PreemptibleLease in map(type, victims):
+        if len(freed) > 1 or _has_parts(victims):
             # Speed: most victims have one lease.
             others = [each for each in freed if each not in slot_infos]
             self._update_targets(others, victims)
@@ -482,13 +482,13 @@ class _Preemption:
 
 def name_victims(
     quota_run: QuotaRun, slot_infos: Sequence[SlotInfo], victims: Sequence[Victim]
-) -> dict[SlotInfo, list[Victim]]:
+) -> Mapping[SlotInfo, Sequence[Victim]]:
     """Return the slots among `slot_infos` that have a line, in slot order, each with the victims that are named on it:
     those that have no lease on an earlier one of these slots.
     """
+    if len(slot_infos) == 1:  # speed: most reservations have one instance
+        return {slot_infos[0]: victims}
     used, named = set(slot_infos), dict[SlotInfo, list[Victim]]()
-    if len(used) == 1:  # speed: most reservations have one instance
-        return {slot_infos[0]: list(victims)}
     for victim in victims:
         there = [each for each in sort_slots(quota_run.list_slot_infos(victim.leases)) if each in used]
         named.setdefault(there[0], []).append(victim)
@@ -511,11 +511,10 @@ def carry_out(
     quota_run.limits.note(group, slot_infos)
     leases = make_leases(cycle, group.demand, slot_infos, level)
     placements = name_placements(leases)
+    has_parts = _has_parts(victims)
     for slot_info, named in name_victims(quota_run, slot_infos, victims).items():
         quota_run.preempted.add(slot_info)
-        # Speed: most victims end as a whole.
-        has_parts = PreemptibleLease in map(type, named)
-        parts = [victim for victim in named if isinstance(victim, PreemptibleLease)] if has_parts else []
+        parts = [victim for victim in named if isinstance(victim, PreemptibleLease)] if has_parts else ()
         decision = Preempt(
             reservation=reservation.id,
             slot=slot_info.slot.id,
@@ -556,10 +555,15 @@ def _end_all(quota_run: QuotaRun, payer: Account | None, victims: Sequence[Victi
             leaving = (msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
             cycle.returning[victim.reservation.id] = victim.reservation
             quota_run.hold(victim.reservation, tuple(leaving))
-    for work, partings in _group_parts(victims) if PreemptibleLease in map(type, victims) else ():
+    for work, partings in _group_parts(victims) if _has_parts(victims) else ():
         if payer is not None:
             cycle.balances.move(work.share_cost(len(partings)), payer, work.account)
         quota_run.end_parts(work, partings, revoke_by)
+
+
+def _has_parts(victims: Sequence[Victim]) -> bool:
+    """Return whether elastic leases end alone. Speed: mostly none does, so their lists are not made."""
+    return PreemptibleLease in map(type, victims)
 
 
 def _list_names(victims: Sequence[Victim]) -> tuple[str, ...]:
