@@ -1,8 +1,8 @@
 """Random scenarios of quota: the same number generates the same file.
 
 Times, rates and balances are multiples of a quarter, so that floats hold them exactly and both sides must agree to the
-last digit, except where elastic instances have shares of a cost. Small balances let accounts run out and be able to pay
-again; balances near ±600 let running work change its level.
+last digit. Where elastic instances have shares of a cost, costs are multiples of `SHARED`, too. Small balances let
+accounts run out and be able to pay again; balances near ±600 let running work change its level.
 """
 
 from random import Random
@@ -18,6 +18,9 @@ NEW = 3
 """Most reservations that are submitted at once."""
 CROWD = 10
 """With more pending reservations than these, none is submitted."""
+
+SHARED = 3 * 3 * 5 * 7 * 11 * 13 / 2**15
+"""Floats hold the shares of this cost exactly, among up to 16 leases."""
 
 
 def make_scenario(number: int, *, has_helpers: bool = False) -> Document:
@@ -176,7 +179,8 @@ class _Author:
 
     def _make_running(self, account: str | None) -> Document:
         """Its level and cost: most work is cheap, and at a level where its account can move it."""
-        cost = [self._quarters(0, 2) if self._chance(0.3) else 0 for _ in range(5)]
+        unit = SHARED if self._helpers else 1
+        cost = [self._quarters(0, 2) * unit if self._chance(0.3) else 0 for _ in range(5)]
         level, side = self._extremes.get(account or "", (5, 0))
         near = self._random.randint(min(level + 1, 5), 5) if side >= 0 else level
         return {"level": near if self._chance(0.8) else self._random.choice((0, 1, 2, 3, 4, 5, 5, 5)), "cost": cost}

@@ -182,23 +182,9 @@ def compare(
     for reported, engine in zip(plain_play, play_engine(document, player), strict=True):
         plain = reported | {"ticks": [lenient["plain"].forgive(each) for each in reported["ticks"]]}
         engine["ticks"] = [lenient["engine"].forgive(each) for each in engine["ticks"]]
-        # Shares of a cost are no multiples of a quarter.
-        is_same = _round(plain) == _round(engine) if _has_helpers(document) else plain == engine
-        if not is_same:
+        if plain != engine:
             return f"at {plain['at']}:\n  plain:  {json.dumps(plain)}\n  engine: {json.dumps(engine)}"
     return None
-
-
-def _has_helpers(document: Document) -> bool:
-    return any(len(each.get("components", ())) > 1 for each in document["reservations"])
-
-
-def _round(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _round(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_round(each) for each in value]
-    return round(value, 6) if isinstance(value, float) else value
 
 
 def find_kinds(instants: Iterable[Document]) -> set[str]:
