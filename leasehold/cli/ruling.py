@@ -5,7 +5,7 @@ version again.
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -17,9 +17,6 @@ from leasehold.cli.root import add_group, app, example
 from leasehold.cli.tables import find_width
 from leasehold.texts.values import show_time
 from scheduler.protocol.visible import make_visible
-
-if TYPE_CHECKING:
-    pass
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their consequences; apply nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

@@ -23,6 +23,7 @@ import msgspec
 
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import Assign, Decision, Drain, Launch, Plan, Preempt, Requeue, Start, Terminate
+from scheduler.model.launch_backoff import is_trial
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool, slot_ids
 from scheduler.model.quota_classes import is_limited_by, quota_subject
@@ -414,7 +415,7 @@ def _list_over_quotas(view: View, rules: Rules, outcome: Plan, now: float) -> It
     for hold in list(view.holds.values()):
         if hold.kind == "quota" and any(
             hold.pool == name
-            and hold.until <= since
+            and is_trial(hold, since)
             and name in rules.pools
             and is_limited_by(quota_subject(rules.pools[name], key, market), hold.subject)
             for name, key, market, since in trials

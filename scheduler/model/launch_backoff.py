@@ -81,3 +81,10 @@ def hold_id(pool: str, kind: Kind, subject: str = "") -> str:
     refused, see `Hold`; "": the whole pool.
     """
     return f"{pool}/{kind}/{subject}"
+
+
+def is_trial(hold: Hold, decided_at: float) -> bool:
+    """Return whether a back-off was over when a launch was decided. Such a launch tests whether EC2 accepts launches
+    again, so only its success shows that EC2 does.
+    """
+    return hold.until <= decided_at

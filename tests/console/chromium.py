@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import pytest
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
@@ -46,6 +47,10 @@ class Window:
     def click(self, selector: str) -> None:
         """Click an element."""
         self.use(selector, lambda each: each.click())
+
+    def press(self, keys: str) -> None:
+        """Press keys, for whatever has the focus then: the page may replace the focused element at any time."""
+        ActionChains(self.driver).send_keys(keys).perform()
 
     def text(self, selector: str) -> str:
         """Return the text of the shown elements."""

@@ -89,14 +89,14 @@ def test_a_fleet_of_hundreds_has_boxes_with_a_tooltip_and_a_larger_one_is_a_mosa
         window.await_text("#tip", "m5.xlarge spot a")
         window.await_text("#tip", "cpus: 1.5 of 4")
         window.await_text("#tip", "gang")
-        window.driver.switch_to.active_element.send_keys("\ue00c")  # escape
+        window.press("\ue00c")  # escape
         assert window.find_all("#tip") == []
-        window.driver.switch_to.active_element.send_keys("\ue006")  # enter
+        window.press("\ue006")  # enter
         window.await_text("#panel h2", "linux-1")
-        window.driver.switch_to.active_element.send_keys("\ue00c")  # escape
+        window.press("\ue00c")  # escape
         wait_for(lambda: not window.find_all("#panel"), "the panel to close")
         assert window.run("document.activeElement.tagName") == "CANVAS", "the focus is where the panel was opened"
-        window.driver.switch_to.active_element.send_keys("\ue00c")  # the tooltip that came with the focus
+        window.press("\ue00c")  # the tooltip that came with the focus
         canvas = window.find("#pools canvas")
         ActionChains(window.driver).move_to_element_with_offset(
             canvas, 6 - canvas.size["width"] // 2, 6 - canvas.size["height"] // 2

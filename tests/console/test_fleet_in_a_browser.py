@@ -50,12 +50,12 @@ def test_a_slot_is_cordoned_and_uncordoned_with_the_keyboard(stack: Stack) -> No
             lambda: window.run("window.leasehold.fleet.slots().get('lab-1')?.state") == "ready", "lab-1 to be ready"
         )
         window.run("(document.querySelector('#pools a[data-slot=lab-1]').focus(), 1)")
-        window.driver.switch_to.active_element.send_keys("\ue006")  # enter
+        window.press("\ue006")  # enter
         chosen = window.use("#panel h2", lambda each: each.text)
         window.await_text("#panel", "Life")
         window.click("#panel button[hx-post$='/cordon']")
         assert "Cordon" in window.use("dialog p", lambda each: each.text)
-        window.driver.switch_to.active_element.send_keys("\ue00c")  # escape
+        window.press("\ue00c")  # escape
         wait_for(lambda: not window.find_all("dialog"), "the question to close")
         assert window.run("document.activeElement.getAttribute('hx-post')").endswith("/cordon"), "the focus is back"
         assert "cordoned" not in window.text("#panel")
@@ -69,7 +69,7 @@ def test_a_slot_is_cordoned_and_uncordoned_with_the_keyboard(stack: Stack) -> No
         wait_for(lambda: window.run("window.leasehold.fleet.slots().get(arguments[0]).flags & 1", chosen), "the box")
         window.click("#panel button[hx-post$='/uncordon']")
         window.await_text("#panel", f"{chosen} takes new leases again.")
-        window.driver.switch_to.active_element.send_keys("\ue00c")  # escape
+        window.press("\ue00c")  # escape
         wait_for(lambda: not window.find_all("#panel"), "the panel to close")
         assert window.run("document.activeElement.dataset.slot") == chosen, "the focus is where the panel was opened"
         assert window.errors() == []

@@ -78,7 +78,7 @@ def test_an_operator_finds_the_reason_of_a_wait_and_ends_it(stack: Stack, window
 def test_a_slot_is_drained_from_its_box(stack: Stack, window: Window) -> None:
     wait_for(lambda: window.run("window.leasehold.fleet.slots().get('lab-1')?.state") == "ready", "lab-1 in the fleet")
     window.run("(document.querySelector('#pools a[data-slot=lab-1]').focus(), 1)")
-    window.driver.switch_to.active_element.send_keys("\ue006")  # enter
+    window.press("\ue006")  # enter
     chosen = window.use("#panel h2", lambda each: each.text)
     window.click("#panel button[hx-post$='/drain']")
     window.click("dialog button[value=yes]")

@@ -1,4 +1,7 @@
-"""What a tick costs in SQL statements, Redis round trips and bytes: counts, which no slow machine changes."""
+"""What a tick costs in SQL statements, Redis round trips and bytes: counts, not times. Now and then a tick has a few
+round trips more, for example to publish cluster time. A test that a slow machine may stretch that far counts two
+ticks and takes the fewer.
+"""
 
 import cProfile
 from collections.abc import Iterator
@@ -37,19 +40,20 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 
 def test_statements_and_round_trips_do_not_grow_with_the_leases(fleet: Fleet) -> None:
-    fleet.prepare(LEASES)
+    fleet.prepare(3 * LEASES)
     fleet.tick()
     meters = Meters(fleet.client)
-    costs, commands = [], {}
-    for count in (1, LEASES, 3 * LEASES - 1):
+    costs, commands = dict[int, int](), {}
+    for count in (1, 1, LEASES, LEASES, 3 * LEASES - 1, 3 * LEASES - 1):
         fleet.submit(count)
         before = meters.read()
         assert len(fleet.tick().plan.decisions) == count
         after = meters.read()
-        costs.append(sum(after[key] - before[key] for key in ("statements", "round_trips")))
+        cost = sum(after[key] - before[key] for key in ("statements", "round_trips"))
+        costs[count] = min(cost, costs.get(count, cost))
         commands[count] = after["commands"] - before["commands"]
     assert fleet.dispatcher.messages == 0
-    one, chunk, three_chunks = costs
+    one, chunk, three_chunks = costs.values()
     assert one <= MOST_FOR_A_TICK
     assert chunk <= MOST_FOR_A_CHUNK
     assert three_chunks <= chunk + 2 * MOST_FOR_A_FURTHER_CHUNK

@@ -226,12 +226,10 @@ class Ec2Fleet(Fleet):
 
     @override
     def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
-        # At most 250 ids in one call.
         return self._tag(machines, TAG_CLUSTER_ID, cluster_id)
 
     @override
     def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:
-        # At most 250 ids in one call.
         return self._tag(machines, TAG_ALIVE, sign)
 
     def _tag(self, machines: Sequence[str], key: str, value: str) -> dict[str, CloudError]:
@@ -240,17 +238,14 @@ class Ec2Fleet(Fleet):
 
     @override
     def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        # At most 250 ids in one call.
         return change_batches(machines, lambda ids: self._client.terminate_instances(InstanceIds=ids), MOST_CHANGED)
 
     @override
     def stop(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        # At most 250 ids in one call.
         return change_batches(machines, lambda ids: self._client.stop_instances(InstanceIds=ids), MOST_CHANGED)
 
     @override
     def start(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        # At most 250 ids in one call.
         return change_batches(machines, lambda ids: self._client.start_instances(InstanceIds=ids), MOST_CHANGED)
 
     @override

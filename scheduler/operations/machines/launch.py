@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.launch_backoff import Hold, describe_error, find_pause, hold_id
+from scheduler.model.launch_backoff import Hold, describe_error, find_pause, hold_id, is_trial
 from scheduler.model.launch_backoff import Refusal as HoldKind
 from scheduler.model.pools import Pool
 from scheduler.model.quota_classes import quota_subject
@@ -214,7 +214,7 @@ def forget_holds(work: UnitOfWork, rules: Rules, slots: Iterable[Slot], *, at_bo
     for name, hold in work.transaction.load_holds(sorted(concerned)).items():
         is_over = hold.kind == "throttled" or work.now >= hold.until
         if hold.kind == "quota":
-            is_over = any(is_probe(hold, slot) for slot in concerned[name])
+            is_over = any(is_trial(hold, slot.since) for slot in concerned[name])
         if is_over and hold.at_boot == at_boot:
             work.delete(hold)
 
@@ -492,10 +492,3 @@ def count_others(work: UnitOfWork, refused: Slot, count: int = 1) -> int:
     """
     active = work.transaction.count_active(refused.pool)
     return active - (count if refused.state not in INACTIVE else 0)
-
-
-def is_probe(hold: Hold, slot: Slot) -> bool:
-    """Return whether a launch back-off was over when the launch of the slot was decided. Such a launch tests whether
-    EC2 accepts launches again, so only its success shows that EC2 does.
-    """
-    return hold.until <= slot.since

@@ -45,9 +45,6 @@ def charge(cycle: Healed) -> Charged:
     return Charged(cycle)
 
 
-"""The waiting code and the sentence that report why a reservation waits."""
-
-
 def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:
     """Return whether the account of a reservation has no balance at any level and may not run at the free level. Return
     False if the reservation's queue is not `quota`.
