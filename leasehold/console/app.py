@@ -46,7 +46,7 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
         Route("/live", live),
         *LOGIN_ROUTES,
         *(route for page in shown for route in page.routes),
-        Mount("/static", StaticFiles(directory=STATIC)),
+        Mount("/static", _StaticFiles(directory=STATIC)),
     ]
     if not any(isinstance(route, Route) and route.path == "/" for route in routes):
         routes.append(Route("/", _make_start(shown[0].path)))
@@ -88,6 +88,20 @@ class _Fork:
             await self._compressed(scope, receive, send)
         else:
             await self._api(scope, receive, send)
+
+
+class _StaticFiles(StaticFiles):
+    """Static files that a browser keeps if their address has the hash of the present files, as in pages: the page then
+    asks for none of them. A process of another version does not know this hash, and its files are not kept.
+    """
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        answer = await super().get_response(path, scope)
+        if scope["query_string"] == f"v={scope['app'].state.static_version}".encode():
+            # A day and not a year: files may be replaced below a running process, which then sends them with the hash
+            # of the ones before.
+            answer.headers["cache-control"] = "public, max-age=86400, immutable"
+        return answer
 
 
 async def check_health(request: Request) -> Response:

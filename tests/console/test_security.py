@@ -243,6 +243,19 @@ def test_every_answer_has_the_headers_that_close_the_browser(console: Console) -
     assert "no-store" in console.entered().get("/about").headers["cache-control"]
 
 
+def test_a_browser_keeps_the_static_files_of_a_page_and_no_other_answer(console: Console) -> None:
+    browser = console.entered()
+    page = browser.get("/reservations").text
+    files = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)
+    assert len(files) > 4
+    assert {browser.get(path).headers["cache-control"] for path in files} == {"public, max-age=86400, immutable"}
+    # A page of another version of Leasehold asks with the hash of other files.
+    for path in ("/static/console.css", "/static/console.css?v=0", f"{files[0]}0", f"{files[0]}&v=0"):
+        assert browser.get(path).headers["cache-control"] == "no-cache", path
+    missing = browser.get(re.sub(r"[^/]+\?", "nothing.css?", files[0]))
+    assert (missing.status, missing.headers["cache-control"]) == (404, "no-cache")
+
+
 def test_no_template_has_a_script_or_style_of_its_own() -> None:
     folder = Path(__file__).parents[2] / "leasehold" / "console" / "templates"
     pattern = re.compile(
