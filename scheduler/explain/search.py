@@ -12,6 +12,7 @@ A change names only what exists. Neither the size nor a label of a machine is ch
 machines and do not make them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -41,8 +42,10 @@ from scheduler.policy.scaling.offerings import list_choices
 
 MOST_PLANS: Final = 150
 """The greatest number of plans that one search for a change makes."""
-
-
+MOST_MOMENTS: Final = 5
+"""At how many moments between the start of machines and the longest time that they need the search looks whether they
+still serve the reservation.
+"""
 MOST_STAGES: Final = 12
 """The most plans that are made for machines that boot, before they are ready. A change under which the last of them
 launches still is not offered, because it is not known which reservation gets these machines.
@@ -134,8 +137,9 @@ class Search:
 
     def lasts(self, change: Suggestion) -> bool:
         """Return whether `change` serves the reservation, and still does when the machines are ready that boot or are
-        launched for it, at once or after the longest start. In this time other reservations may take them: slots and
-        back-offs become free, the starvation guard keeps slots, and the queue `dynsize` changes its order.
+        launched for it: at once, after the longest start, and at the next moments between them at which something is
+        due. In this time other reservations may take them: slots and back-offs become free, the starvation guard keeps
+        slots, and the queue `dynsize` changes its order.
         """
         if not self._lasts(change):
             return False
@@ -169,12 +173,18 @@ class Search:
                 leased = _list_leased(self.view, outcome, self.now, self.reservation.id)
                 stages.enter_context(_changed(self.view, [*ready, *returned, *leased]))
                 return is_served(self._plan(self.rules), self.reservation.id)
-            if not self._is_served_when_ready(outcome, stages):
-                return False
-            later = self.now + _find_longest_start(self)
-            stages.enter_context(_changed(self.view, _list_kept_up(self.view, self.rules, self.now, later)))
-            self.now = later
-            return self._is_served_when_ready(self._plan(self.rules), stages)
+            longest = self.now + _find_longest_start(self)
+            for moment in range(MOST_MOMENTS + 1):
+                last = self._boot(outcome, stages)
+                if last is None or not self._is_served_by_ready(last):
+                    return False
+                if self.now >= longest:
+                    return True
+                due = last.wake_at if moment < MOST_MOMENTS - 1 else None
+                later = longest if due is None else min(due, longest)
+                stages.enter_context(_changed(self.view, _list_kept_up(self.view, self.rules, self.now, later)))
+                self.now = later
+                outcome = self._plan(self.rules)
         return False
 
     def _list_leaving(self) -> list[Decision]:
@@ -189,15 +199,14 @@ class Search:
             *(Requeue(reservation=name, reason="slot_gone") for name in sorted(lost)),
         ]
 
-    def _is_served_when_ready(self, outcome: Plan, stages: ExitStack) -> bool:
-        """Return whether the reservation is served when the machines are ready that boot under the plan `outcome`. On
-        `stages` they are left booting.
+    def _is_served_by_ready(self, last: Plan) -> bool:
+        """Return whether the plan `last` serves the reservation, and still does when the machines are ready that boot
+        under it.
         """
-        name, last = self.reservation.id, self._boot(outcome, stages)
-        if last is None or not is_served(last, name):
+        if not is_served(last, self.reservation.id):
             return False
         with _changed(self.view, [*list_started(self.view, self.rules, last, self.now, "ready")]):
-            return is_served(self._plan(self.rules), name)
+            return is_served(self._plan(self.rules), self.reservation.id)
 
     def _boot(self, outcome: Plan, stages: ExitStack) -> Plan | None:
         """Leave the machines booting on `stages` that the plan `outcome` launches, and those of the plans after it,
@@ -451,8 +460,9 @@ def _list_leased(view: View, outcome: Plan, now: float, without: str) -> Iterato
         )
         row = view.reservations[each.reservation]
         yield msgspec.structs.replace(row, phase="leased", leases=leases, leased_at=now, confirmed_at=now)
-        for name in {one.slot for one in leases}:
-            yield msgspec.structs.replace(view.slots[name], idle_since=None)
+        for slot, count in Counter(one.slot for one in leases).items():
+            known = view.slots[slot]
+            yield msgspec.structs.replace(known, idle_since=None, uses=known.uses + count)
 
 
 def _list_returned(view: View, decisions: Iterable[Decision], now: float) -> Iterator[Reservation]:

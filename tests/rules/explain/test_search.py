@@ -19,7 +19,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
 from scheduler.model.waiting_codes import WAITING_CODES
 from scheduler.operations.explain import explain_wait
-from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
+from tests.builders import NOW, SYSTEM, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.playing import Document
 from tests.rules.smaller import list_smaller
 from tests.rules.waits import Look, a_fleet, is_served_after, list_waiting, look_at
@@ -237,6 +237,27 @@ def test_a_change_leaves_room_for_a_reservation_that_overtakes_while_machines_bo
     found = suggest_change(Search(view, rules, view.reservations["r1"], NOW), KINDS_OF_CHANGE)
     assert found is not None
     assert found.text == "pool linux is at its max_slots of 0: 2 would do"
+
+
+def test_a_change_leaves_room_for_a_reservation_that_overtakes_only_until_another_pool_launches_again() -> None:
+    """At NOW + 30 the size of the large one falls to 0. At NOW + 40 the pool `linux` launches a machine, which it may
+    have then.
+    """
+    large, small = {"cpus": 4, "memory_mib": 100}, {"cpus": 1, "memory_mib": 100}
+    refused: dict[str, Any] = {"id": hold_id("linux", "throttled"), "kind": "throttled", "subject": ""}
+    rows: list[Row] = [
+        wish("large", resources=large, created_at=NOW - 10),
+        wish("r1", pool="late", system=None, resources=small, created_at=NOW),
+        wish("r2", pool="linux", system=None, resources=large, created_at=NOW + 1),
+        Hold(pool="linux", refused_at=NOW, until=NOW + 40, **refused),
+        Slot(id="linux-1", pool="linux"),
+    ]
+    pools = {"linux": {"max_slots": 1, **ONE_LEASE}, "late": {"system": SYSTEM, "max_slots": 0, **ONE_LEASE}}
+    rules = some_rules({"scheduler": {"queue": "dynsize", "dynsize_decay": 10}, "pools": pools})
+    view = View(rows)
+    found = suggest_change(Search(view, rules, view.reservations["r1"], NOW), KINDS_OF_CHANGE)
+    assert found is not None
+    assert found.text == "pool late is at its max_slots of 0: 2 would do"
 
 
 def test_a_change_leaves_room_for_earlier_gangs_that_spread_over_machines_while_they_boot() -> None:
