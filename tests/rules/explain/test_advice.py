@@ -3,8 +3,8 @@
 from tests.rules.explain.advice import Count
 
 FLEETS = (*range(1, 41), 20924)
-"""A sample; `python -m tests.rules.explain.advice` plays 2,000. In 20924 a lease at once takes the last but one use of a
-machine, so that an earlier gang takes a machine that the change would give to the reservation.
+"""A sample; `python -m tests.rules.explain.advice` plays 2,000. In 20924 a lease at once takes the last but one use
+of a machine, so that an earlier gang takes a machine that the change would give to the reservation.
 """
 
 
