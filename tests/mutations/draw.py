@@ -56,19 +56,19 @@ class _FirstFailure:
             self.test = report.nodeid
 
 
-def find_quick_killer(anchor: Anchor | None, known: str = "") -> str:
+def find_quick_killer(anchor: Anchor | None) -> str:
     """See `find_killer`, with bounded memory and time."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     signal.signal(signal.SIGVTALRM, _raise_timeout)
     signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
-    return find_killer(anchor, known)
+    return find_killer(anchor)
 
 
 def _raise_timeout(*_: object) -> None:
     raise TimeoutError(f"more than {MOST_SECONDS} seconds")
 
 
-def find_thorough_killer(anchor: Anchor | None, known: str = "") -> str:
+def find_thorough_killer(anchor: Anchor | None) -> str:
     """Return the first test of PATHS that fails under pytest; examples are neither shrunk nor kept."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     if anchor is not None:
@@ -104,12 +104,12 @@ def find_reason(drawn: Drawn, explained: Iterable[Mutant]) -> str | None:
     source = read(drawn.module)
     wanted = ast.dump(change(source, drawn))
     same = (each for each in explained if (each.module, each.function) == (drawn.module, drawn.function))
-    return next((each.rule for each in same if ast.dump(change(source, each)) == wanted), None)
+    return next((each.reason for each in same if ast.dump(change(source, each)) == wanted), None)
 
 
 def play_drawn(drawn: Sequence[Drawn]) -> int:
     """Report which test notices each mutant, quick tests first; return the number of survivors."""
-    quick = play(find_quick_killer, [(None, ""), *((each, "") for each in drawn)])
+    quick = play(find_quick_killer, [None, *drawn])
     if quick[0] != SURVIVED:
         raise RuntimeError(f"{quick[0]} fails without any change")
     left = [each for each, killer in zip(drawn, quick[1:], strict=True) if killer == SURVIVED]
@@ -117,7 +117,7 @@ def play_drawn(drawn: Sequence[Drawn]) -> int:
         if killer != SURVIVED:
             _report(each, killer)
     _print(f"{len(left)} are left for pytest")
-    thorough = play(find_thorough_killer, [(each, "") for each in left])
+    thorough = play(find_thorough_killer, left)
     for each, killer in zip(left, thorough, strict=True):
         _report(each, killer)
     return thorough.count(SURVIVED)

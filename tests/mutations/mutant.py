@@ -1,4 +1,4 @@
-"""What a mutant is: one rule of the code turned into a wrong one."""
+"""A mutant with a reason: a change of the code that no test can notice, and why."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from tests.mutations.anchor import Anchor
 
 @dataclass(frozen=True)
 class Mutant(Anchor):
-    """`rule` describes what the change breaks."""
+    """`reason` states why the change changes nothing that a test can see."""
 
-    rule: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Change:
-    """A mutant without its place: the rule that it breaks, the code, and its replacement. See `Anchor`."""
+    """A mutant without its place: the reason, the code, and its replacement. See `Anchor`."""
 
-    rule: str
+    reason: str
     old: str
     new: str
 
@@ -29,4 +29,4 @@ Changes = Mapping[str, Mapping[str, Sequence[Change]]]
 def list_mutants(changes: Changes) -> Iterator[Mutant]:
     for module, functions in changes.items():
         for function, each in functions.items():
-            yield from (Mutant(module, function, one.old, one.new, one.rule) for one in each)
+            yield from (Mutant(module, function, one.old, one.new, one.reason) for one in each)

@@ -11,7 +11,7 @@ import multiprocessing
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
@@ -144,23 +144,16 @@ def install(anchor: Anchor) -> None:
     sys.meta_path.insert(0, _Finder(anchor))
 
 
-def find_killer(anchor: Anchor | None, known: str = "") -> str:
-    """Return a test that fails with this change (None: without any): `known` if it does, else the first that does."""
+def find_killer(anchor: Anchor | None) -> str:
+    """Return the first test that fails with this change (None: without any)."""
     if anchor is not None:
         install(anchor)
-    named = (each for each in _list_tests(find_homes(known, MODULES)) if each[0] == known)
-    for name, test in chain(named, _list_tests(MODULES)):
+    for name, test in _list_tests(MODULES):
         try:
             test()
         except Exception:  # noqa: BLE001  a broken rule may break anything
             return name
     return SURVIVED
-
-
-def find_homes(test: str, modules: Sequence[str]) -> list[str]:
-    """Return the modules that define a test of this name, read from their text: importing all takes longer."""
-    definition = f"def {test.partition('[')[0]}("
-    return [name for name in modules if test and definition in read(name)]
 
 
 def _list_tests(modules: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -188,12 +181,12 @@ def _list_rows(arguments: tuple[Any, ...]) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in values]
 
 
-def play(find: Callable[[Anchor | None, str], str], calls: Iterable[tuple[Anchor | None, str]]) -> list[str]:
-    """Call `find` for each pair in a fork of its own; to be called in a process that has imported no rule yet."""
+def play(find: Callable[[Anchor | None], str], anchors: Iterable[Anchor | None]) -> list[str]:
+    """Call `find` for each anchor in a fork of its own; to be called in a process that has imported no rule yet."""
     for module in pkgutil.iter_modules(scheduler.model.__path__):
         importlib.import_module(f"scheduler.model.{module.name}")
     for name in RULELESS:
         importlib.import_module(name)
     context = multiprocessing.get_context("fork")
     with context.Pool(PROCESSES, maxtasksperchild=1) as pool:
-        return pool.starmap(find, calls, chunksize=1)
+        return pool.map(find, anchors, chunksize=1)

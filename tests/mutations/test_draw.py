@@ -1,6 +1,8 @@
-"""Drawn mutants are anchored like the ones that were picked by hand, and bad arguments are refused."""
+"""Drawn mutants are anchored by syntax, the tests of the rules notice them, and bad arguments are refused."""
 
 import ast
+import subprocess
+import sys
 
 import pytest
 
@@ -9,7 +11,7 @@ from tests.mutations.draw import draw, find_reason, list_modules, main
 from tests.mutations.drawing import Drawn, list_changes
 from tests.mutations.explained import EXPLAINED
 from tests.mutations.mutant import Mutant, list_mutants
-from tests.mutations.playing import read
+from tests.mutations.playing import MODULES, ROOT, find_file, read
 
 MODULE = "scheduler.policy.lifecycle.heal"
 
@@ -67,6 +69,23 @@ def test_the_code_of_each_explained_mutant_is_there_once() -> None:
 def test_a_package_lists_its_modules_and_a_module_itself() -> None:
     assert MODULE in list_modules("scheduler.policy")
     assert list_modules(MODULE) == [MODULE]
+
+
+def test_the_tests_of_the_rules_notice_a_mutant() -> None:
+    """In a process of its own, because the changed module must not be loaded yet."""
+    code = (
+        "from tests.mutations.anchor import Anchor\n"
+        "from tests.mutations.playing import find_killer, play\n"
+        "module, function = 'scheduler.policy.cycle.state', 'CycleState.is_due'\n"
+        "anchor = Anchor(module, function, 'self.now >= instant', 'self.now > instant')\n"
+        "print(*play(find_killer, [anchor]))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("test_a_tick_of_the_autoscaler_launches_assigns_and_ends[")
+
+
+def test_the_files_of_the_quick_tests_exist() -> None:
+    assert [module for module in MODULES if not find_file(module).is_file()] == []
 
 
 @pytest.mark.parametrize(
