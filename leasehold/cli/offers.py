@@ -24,7 +24,7 @@ from leasehold.cli.tables import Column
 if TYPE_CHECKING:
     from scheduler.operations.market.offers import Offer
 
-_COLUMNS: Final = (
+_COLUMNS: Final[tuple[Column, ...]] = (
     Column("pool", rank=3),
     Column("offering"),
     Column("zone", rank=4),
@@ -34,6 +34,8 @@ _COLUMNS: Final = (
     Column("resources", rank=6),
     Column("next, or why not", "wrap", rank=1),
 )
+_STOPPED_FOR: Final = Column("not for", "wrap", rank=1)
+"""The column of budgets that count some accounts only. It is shown if such a budget stops an offering."""
 
 
 @app.command(epilog=example("leasehold offers", "leasehold offers --pool linux --cpus 8 --memory 16384 --json"))
@@ -48,9 +50,10 @@ def offers(
 ) -> None:
     """List what launches would buy, in the order of choice.
 
-    Each line has the lowest price of the offering's zones, where the price comes from and when it was seen. The last
-    column marks the offering that would be launched next, and names what prevents the launch of others: launch
-    back-offs, a price that is too high, no price, or that it is the turn of the other market.
+    Each line has the lowest price of the offering's zones, where the price comes from and when it was seen. The column
+    `next, or why not` marks the offering that would be launched next, and names what prevents the launch of others:
+    launch back-offs, a price that is too high, no price, or that it is the turn of the other market. A budget of some
+    accounts stops launches for these only: the column `not for` names them.
     """
     wanted = parse_resources(None, cpus, memory)
     _check(wanted)
@@ -67,7 +70,11 @@ def offers(
         if as_json:
             print_json(found)
             return
-        print_table(_COLUMNS, map(_row, found), "no pool launches machines")
+        columns, rows = _COLUMNS, [_row(each) for each in found]
+        if any(each.stopped_for for each in found):
+            columns = (*_COLUMNS, _STOPPED_FOR)
+            rows = [(*row, _show_stops(each)) for row, each in zip(rows, found, strict=True)]
+        print_table(columns, rows, "no pool launches machines")
 
 
 def _check(wanted: dict[str, Any]) -> None:
@@ -94,3 +101,7 @@ def _row(offer: "Offer") -> tuple[str, ...]:
         show_amounts(offer.resources),
         "; ".join(["next", *([offer.turn] if offer.turn else [])] if offer.is_next else offer.reasons),
     )
+
+
+def _show_stops(offer: "Offer") -> str:
+    return "; ".join(f"{', '.join(each.accounts)} ({each.reason})" for each in offer.stopped_for)

@@ -109,6 +109,23 @@ def test_refresh_reads_the_prices_of_the_offerings_of_all_pools(cloud: Emulator,
     assert shown == [("m5dn.large", 0.01, "spot-history"), ("c6id.large", 0.5, "rules")]
 
 
+def test_offers_name_the_accounts_for_which_a_budget_stops_them(cloud: Emulator, run: Run) -> None:
+    """The column is there only if a budget of some accounts stops an offering."""
+    pool = "[pools.linux]\nsystem = 's'\nmax_slots = 1\nofferings = [{ name = 'm5dn.large', price = 0.5 }]\n"
+    Path("static.toml").write_text(pool)
+    assert run("apply", "static.toml").status == 0
+    assert "not for" not in run("offers").out
+    Path("static.toml").write_text(pool + "[budgets.some]\nper_hour = 0.1\naccounts = ['ci', 'web']\n")
+    assert run("apply", "static.toml").status == 0
+    reason = "budget some stops it: it allows 0.10 dollars an hour at present, 0.00 run"
+    (found,) = json.loads(run("offers", "--json").out)
+    assert (found["reasons"], found["is_next"]) == ([], True)
+    assert found["stopped_for"] == [{"budget": "some", "accounts": ["ci", "web"], "reason": reason}]
+    head, _, row = run("offers").out.splitlines()
+    assert head.rstrip().endswith("next, or why not  not for")
+    assert row.endswith(f"next              ci, web ({reason})")
+
+
 def test_on_demand_prices_come_from_the_price_list_if_that_is_switched_on(
     cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,6 +199,13 @@ def test_offers_are_in_the_order_of_choice_with_what_prevents_them(market: Conso
     assert "(EC2's answer: InsufficientInstanceCapacity: There is <no> capacity.)" in rows[1]
     assert rows[2] == "3 x1.large spot any no price no price is known"
     assert rows[3] == "1 the type of its template or image spot any no price may be launched"
+    assert "Not for" not in text
+    put_rules(market, {**RULES, "budgets": {"few": {"per_hour": 0.07, "accounts": ["ci", "web"]}}})
+    text = browser.get("/offers").text
+    assert text.count("Not for</th>") == 1
+    rows = [plain(each) for each in re.findall(r"<tr><td.*?</tr>", text, re.DOTALL)]
+    assert rows[0].endswith("may be launched")
+    assert rows[1].endswith("ci, web (budget few stops it: it allows 0.07 dollars an hour at present, 0.00 run)")
     only = browser.get("/offers?pool=arm").text
     assert re.findall(r"<h2>(\w+)</h2>", only) == ["arm"]
     assert "No pool hosts launches machines" in plain(browser.get("/offers?pool=hosts").text)

@@ -9,7 +9,7 @@ from scheduler.model.market import ADDRESS, VOLUME, Price, StoredMarket
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.market.offers import Ages, Offer, list_offers
+from scheduler.operations.market.offers import AccountStop, Ages, Offer, list_offers
 from scheduler.operations.market.refresh import (
     OnDemandReader,
     Refreshed,
@@ -234,18 +234,27 @@ def test_offers_are_listed_in_the_order_of_choice_with_their_prices(harness: Har
 
 
 def test_offers_name_the_budget_that_stops_them(harness: Harness) -> None:
-    """A budget that only warns stops nothing. A budget of accounts does not stop a launch for others."""
+    """A budget that only warns stops nothing. A budget of accounts stops launches for these accounts only, so it is no
+    reason that holds for all.
+    """
     dear = {"name": "dear", "market": "on-demand", "type": "m5.large", "price": 1.0}
     document = some_rules({}, dear, price_factor=100)
     document["budgets"] = {
         "day": {"per_hour": 0.5},
         "low": {"per_hour": 0.01, "action": "warn"},
-        "some": {"per_hour": 0.01, "accounts": ["ci"]},
+        "mild": {"per_hour": 0.01, "accounts": ["ci"], "action": "warn"},
+        "some": {"per_hour": 0.04, "accounts": ["ci", "web"]},
     }
     apply_rules(harness.ports, document)
-    reasons = {each.key: each.reasons for each in list_(harness.store)}
-    assert reasons["m5.large/spot"] == ()
-    assert reasons["dear"] == ("budget day stops it: it allows 0.50 dollars an hour at present, 0.00 run",)
+    found = {each.key: each for each in list_(harness.store)}
+    assert (found["m5.large/spot"].reasons, found["m5.large/spot"].stopped_for) == ((), ())
+    text = "budget some stops it: it allows 0.04 dollars an hour at present, 0.00 run"
+    assert (found["m5.xlarge/spot"].reasons, found["m5.xlarge/spot"].stopped_for) == (
+        (),
+        (AccountStop(budget="some", accounts=("ci", "web"), reason=text),),
+    )
+    assert found["dear"].reasons == ("budget day stops it: it allows 0.50 dollars an hour at present, 0.00 run",)
+    assert [each.budget for each in found["dear"].stopped_for] == ["some"]
 
 
 def test_offers_name_what_prevents_a_launch(harness: Harness) -> None:

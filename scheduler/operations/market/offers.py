@@ -36,6 +36,14 @@ from scheduler.policy.scaling.offerings import (
 from scheduler.ports import Store
 
 
+class AccountStop(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget that stops launches of an offering for the demand of some accounts, and for no other demand."""
+
+    budget: str
+    accounts: tuple[str, ...]
+    reason: str
+
+
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """One offering of a pool, with its price. `reasons`: why it would not be launched now; () if it could be."""
 
@@ -57,6 +65,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     holds: tuple[Hold, ...] = ()
     """The launch back-offs (holds) on this offering that have not ended."""
     reasons: tuple[str, ...] = ()
+    stopped_for: tuple[AccountStop, ...] = ()
     is_next: bool = False
     """Whether the next launch of the pool would take this offering. The launch is for an instance that requires the
     resources `wanted` (see `list_offers`). If `wanted` is empty, the launch is for no reservation, e.g. for a warm
@@ -94,7 +103,6 @@ def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: 
     slots: dict[str, list[Slot]] = {name: [] for name in rules.pools}
     for slot in store.find_slots():
         slots.setdefault(slot.pool, []).append(slot)
-    # A launch for no account. A budget of some accounts stops launches for these accounts only.
     statuses = describe_budgets(add_spending(store, rules, now), [slot for rows in slots.values() for slot in rows])
     limits = ((each, rules.budgets[each.budget]) for each in statuses)
     budgets = [
@@ -185,6 +193,7 @@ class _Listing:
         found = None if offering is None else self._find_price(name, pool, offering)
         holds = tuple(self._list_holds(name, pool, choice))
         is_priced = offering is not None and has_price(offering)
+        stops = [*self._find_stops(name, choice.price)] if is_priced else []
         return Offer(
             pool=name,
             key=choice.key or "",
@@ -200,17 +209,22 @@ class _Listing:
             holds=holds,
             reasons=(
                 *reasons,
-                *(self._describe_budgets(name, choice.price) if is_priced else ()),
+                *(text for each, text in stops if not each.budget.accounts),
                 *(self._describe_hold(pool, hold) for hold in holds),
+            ),
+            stopped_for=tuple(
+                AccountStop(budget=each.name, accounts=each.budget.accounts, reason=text)
+                for each, text in stops
+                if each.budget.accounts
             ),
         )
 
-    def _describe_budgets(self, name: str, price: float) -> Iterator[str]:
-        """Yield a text for each budget that does not allow a launch at this price in this pool."""
+    def _find_stops(self, name: str, price: float) -> Iterator[tuple[_Room, str]]:
+        """Yield each budget that does not allow a launch at this price in this pool, with a text."""
         for each in self._budgets:
-            if each.budget.covers(name, "") and price > 0 and each.running + price > each.allowed + TINY:
+            if each.budget.may_cover(name) and price > 0 and each.running + price > each.allowed + TINY:
                 amounts = f"{each.allowed:.2f} dollars an hour at present, {each.running:.2f} run"
-                yield f"budget {each.name} stops it: it allows {amounts}"
+                yield each, f"budget {each.name} stops it: it allows {amounts}"
 
     def _describe_unsold(self, name: str, pool: Pool, offering: Offering) -> Offer:
         if not isinstance(offering, UnsoldOffering):
