@@ -110,18 +110,37 @@
     return [`${scrollWidth} px in ${clientWidth} px`, ...wide.slice(0, 4).map(name)];
   };
 
-  // In a narrow window each row is a card, and each of its texts has a label.
+  // In a narrow window each row is a card, and each of its texts shows a label: the one of the cell, or one that the style
+  // has for the place of the column, which then is the heading of this column.
+  const heading = (cell) => {
+    const found = cell.closest("table").tHead?.rows[0].cells[cell.cellIndex]?.cloneNode(true);
+    found?.querySelectorAll("[aria-hidden]").forEach((each) => each.remove());
+    return found?.textContent.trim();
+  };
+  const isLabelled = (cell) => {
+    const { content, display } = getComputedStyle(cell, "::before");
+    const shown = content === "attr(data-label)" ? cell.dataset.label : content.match(/^"(.+)"$/)?.[1];
+    return !!shown && display !== "none" && (shown === cell.dataset.label || shown === heading(cell));
+  };
   const cards = () =>
     shown("main table:not(.u-legend)").flatMap((table) => [
       ...(getComputedStyle(table).display === "block" ? [] : [`no cards: ${name(table)}`]),
-      ...[...table.querySelectorAll("tbody td:not([colspan], .pick)")].filter((each) => isShown(each) && each.textContent.trim() && getComputedStyle(each, "::before").content.length < 3).map(name),
+      ...[...table.querySelectorAll("tbody td:not([colspan], .pick)")].filter((each) => isShown(each) && each.textContent.trim() && !isLabelled(each)).map((each) => `no label: ${name(each)}`),
     ]);
 
   // Lines to copy are whole, since a finger does not find what scrolls sideways. What a chip has on hover is also a text
-  // for screen readers.
+  // for screen readers: in the chip, in its description, or directly after it and not cut.
+  const follows = (chip) => {
+    const text = chip.nextSibling;
+    return text?.nodeType === Node.TEXT_NODE && text.data.trim() === chip.title && chip.parentElement.scrollWidth <= chip.parentElement.clientWidth;
+  };
+  const isOnlyOnHover = (chip) => {
+    const description = document.getElementById(chip.getAttribute("aria-describedby"));
+    return ![chip, description].some((each) => each?.textContent.includes(chip.title)) && !follows(chip);
+  };
   const texts = () => [
     ...shown("pre").filter((each) => each.scrollWidth > each.clientWidth).map((each) => `cut: ${name(each)}`),
-    ...shown(".badge[title]").filter((each) => !document.getElementById(each.getAttribute("aria-describedby"))?.textContent.includes(each.title) && !each.textContent.includes(each.title) && !each.closest("td")?.textContent.includes(each.title)).map((each) => `on hover only: ${name(each)}`),
+    ...shown(".badge[title]").filter(isOnlyOnHover).map((each) => `on hover only: ${name(each)}`),
   ];
 
   window.pageChecks = { texts, cards, structure, ids, labels, unreachable, stops, mark, missed, contrasts, width };

@@ -186,8 +186,9 @@ def test_parts_that_a_person_opens_keep_the_rules_of_pages(window: Window) -> No
 
 def test_the_checks_find_faults(window: Window) -> None:
     """Otherwise the tests above could never fail."""
-    show(window, "/about")
-    assert check(window, "structure", "ids", "labels", "unreachable", "contrasts", "width") == {}
+    checks = ("structure", "ids", "labels", "unreachable", "contrasts", "width", "cards", "texts")
+    show(window, "/about", width=400)
+    assert check(window, *checks) == {}
     window.driver.execute_script(
         """const main = document.querySelector('main');
         const add = (tag, fields, text = '') => {
@@ -200,7 +201,14 @@ def test_the_checks_find_faults(window: Window) -> None:
         add('input', {});
         add('span', {}, 'x').setAttribute('role', 'button');
         Object.assign(add('p', {}, 'pale').style, {color: '#bbb', background: '#fff'});
-        add('div', {}).style.cssText = 'width: 3000px; height: 1px';"""
+        add('div', {}).style.cssText = 'width: 3000px; height: 1px';
+        add('table', {});
+        add('table', {className: 'cards lines'}).innerHTML = `<thead><tr><th>Phase</th><th>Priority</th></tr></thead>
+          <tbody><tr><td>of no heading</td><td>1</td></tr></tbody>`;
+        add('table', {className: 'cards'}).innerHTML = '<tr><td>of no label</td></tr>';
+        add('p', {}).innerHTML = '<b class="badge" title="a sentence">code</b> another <i>a sentence</i>';"""
     )
-    found = check(window, "structure", "ids", "labels", "unreachable", "contrasts", "width")
-    assert set(found) == {"structure", "ids", "labels", "unreachable", "contrasts", "width"}
+    found = check(window, *checks)
+    assert set(found) == {*checks}
+    assert [line.split(": ")[0] for line in found["cards"]] == ["no cards", "no label", "no label"]
+    assert len(found["texts"]) == 1
