@@ -130,6 +130,7 @@ def main() -> None:
         rates = ", ".join(f"{int(count):,}: {rate:,.0f}/s" for count, rate in figures["rates"].items())
         print(
             f"{name:<8}{figures['version']:<12}{rates}; one: p50 {figures['p50']:.1f} ms, p99 {figures['p99']:.1f} ms"
+            f"; {figures['settings']}"
         )
 
 

@@ -83,8 +83,14 @@ def _make_others_reader(sizes: Sizes) -> Read:
             found.curves[f"{LEASES}/{shown}, tasks"] = [
                 (int(count), int(count) / rate) for count, rate in rates.items()
             ]
-        versions = [f"{shown} {document[name].get('version', '-')}" for name, shown in OTHERS.items()]
-        found.notes.append(f"Trivial tasks, not durable, in the same run: {', '.join(versions)}.")
+        used = [
+            f"{shown} {document[name]['version']} ({document[name]['settings']})"
+            for name, shown in OTHERS.items()
+            if "skipped" not in document[name]
+        ]
+        found.notes.append(
+            f"Trivial tasks, not durable, in the same run, each with the best of its settings: {', '.join(used)}."
+        )
 
     return read
 
