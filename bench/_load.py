@@ -13,7 +13,7 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
-from bench._stack import open_postgresql, open_stack, time_lease
+from bench._stack import open_stack, time_lease
 from bench.intake import rate_of_intake
 from bench.latency import WARM_UP, time_no_op
 from bench.throughput import SLOTS, lease_many
@@ -21,6 +21,7 @@ from leasehold.client.client import Client
 from leasehold.client.transport import RequestTransport
 from leasehold.stack import Stack
 from scheduler.ports import Store
+from testbed.postgresql_server import open_postgresql
 
 WARM_UP_COUNT = 200
 

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final
 
 from bench._table import shorten
-from tests.guarding import Guarded, take_signals_as_interrupts
-from tests.servers import start_own_redis
+from testbed.guarding import Guarded, take_signals_as_interrupts
+from testbed.servers import start_own_redis
 
 ROOT: Final = Path(__file__).parents[1]
 ENVIRONMENT: Final = ROOT / "build" / "others"

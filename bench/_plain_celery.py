@@ -15,7 +15,7 @@ import celery
 import redis
 
 from bench._trivial_tasks import CORES, TRIED, measure
-from tests.guarding import Guarded
+from testbed.guarding import Guarded
 
 VARIABLE = "LEASEHOLD_BENCH_REDIS"
 """Environment variable with the URL of the Redis."""

@@ -11,8 +11,7 @@ from typing import Any
 
 from leasehold.client.client import Client
 from leasehold.stack import Stack
-from tests.guarding import take_signals_as_interrupts
-from tests.postgresql_server import start_own_postgresql
+from testbed.guarding import take_signals_as_interrupts
 
 SYSTEM = "bench"
 
@@ -63,16 +62,6 @@ def _write_configuration(folder: Path, database_url: str | None) -> Path:
     path = folder / "leasehold.toml"
     path.write_text(f"[database]\nurl = {json.dumps(database_url)}\n" if database_url else "")
     return path
-
-
-@contextmanager
-def open_postgresql() -> Iterator[str]:
-    """The URL of a new database in a new server on loopback, the one that the tests start. Every commit is on disk."""
-    server = start_own_postgresql({})
-    try:
-        yield server.url(server.create_database())
-    finally:
-        server.remove()
 
 
 def time_lease(client: Client) -> float:

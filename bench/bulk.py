@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
-from tests.guarding import take_signals_as_interrupts
-from tests.system.stack import Stack, a_pool
+from testbed.guarding import take_signals_as_interrupts
+from testbed.stack import Stack, a_pool
 
 OFFERINGS = [{"name": name} for name in ("c5.large", "m5.large", "c5a.large")]
 MUTATING = ("CreateFleet", "RunInstances", "CreateLaunchTemplate", "TerminateInstances", "CreateTags")

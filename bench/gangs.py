@@ -11,7 +11,7 @@ from time import process_time
 from typing import Any, Final
 from unittest.mock import patch
 
-from bench._fleets import NOW
+from bench.plan import NOW
 from scheduler.model.decisions import Assign
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import read_rules

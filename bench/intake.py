@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 
-from bench._stack import SYSTEM, open_postgresql, open_stack
+from bench._stack import SYSTEM, open_stack
 from leasehold.client.client import Client
 from leasehold.client.models import Answer
 from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.transport import RequestTransport
+from testbed.postgresql_server import open_postgresql
 
 RESERVATIONS = 10_000
 TASKS = 2_000

@@ -5,13 +5,116 @@ Must reach: p50 at most 10 ms, p99 at most 40 ms.
 """
 
 import secrets
-from collections.abc import Callable
-from time import perf_counter
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from time import perf_counter, sleep, time
 
-from bench._hops import show_hops
+import redis
+
 from bench._stack import SYSTEM, open_stack, show_quantiles, time_lease
 from leasehold.client.client import Client
 from leasehold.client.transport import RequestTransport
+
+# The hops of one idle lease, from the commands that Redis receives: when each begins, in milliseconds from the call.
+
+HOPS = (
+    ("the client sent the request", "LPUSH reservations "),
+    ("the intake's main process took it", "HSET unacked "),
+    ("the intake committed, and publishes", "EVALSHA *{prefix}view:building "),
+    ("the intake kicks", "SET {prefix}kick "),
+    ("the message for a tick is sent", "LPUSH ticks "),
+    ("the answer is sent", "RPUSH {prefix}reply:"),
+    ("the tick's process takes the lock", "SET {prefix}leader "),
+    ("the tick reads the view", "XRANGE {prefix}view:deltas "),
+    ("the tick committed, and publishes", "XADD {prefix}view:deltas "),
+    ("the notice is sent", "PUBLISH {prefix}notice:"),
+)
+"""What each hop ends with: a name, and the start of the command that Redis then receives, or its start, `*`, and a text
+that it contains. Each is searched after the one before it, but the answer, which is sent beside the tick.
+
+The main process of the ticks has no hop: it gives a message to a process of its pool before it sends a command, and
+stores the record of the message with later acknowledgements, or not at all.
+"""
+ASIDE = "the answer is sent"
+
+
+PAUSE_SECONDS = 0.05
+"""Pause after each round, so that the tick after the release does not meet the next lease."""
+
+
+class Monitor:
+    """The commands that a Redis receives, with their times, while the `with` block of `watch_commands` is open."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, str]] = []
+
+    def read_hops(self, began: float, ended: float, prefix: str) -> dict[str, float]:
+        """Return when each hop of the lease between these two times was reached, in seconds after `began`.
+
+        A hop that was not seen is missing.
+        """
+        found: dict[str, float] = {}
+        place = 0
+        seen = [each for each in self.seen if began <= each[0] <= ended]
+        for name, start in HOPS:
+            wanted, _, inner = start.format(prefix=prefix).partition("*")
+            for number in range(place, len(seen)):
+                at, command = seen[number]
+                if command.startswith(wanted) and inner in command:
+                    found[name] = at - began
+                    place = place if name == ASIDE else number + 1
+                    break
+        return found
+
+
+@contextmanager
+def watch_commands(url: str) -> Iterator[Monitor]:
+    """Record the commands that this Redis receives, for the `with` block."""
+    client, monitor = redis.Redis.from_url(url), Monitor()
+    with client.monitor() as source:  # type: ignore[no-untyped-call]
+
+        def listen() -> None:
+            for command in source.listen():
+                monitor.seen.append((command["time"], command["command"]))
+                if command["command"] == "ECHO end-of-monitor":
+                    return
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        yield monitor
+        client.echo("end-of-monitor")
+        thread.join(10)
+    client.close()
+
+
+def show_hops(url: str, prefix: str, rounds: int, lease: Callable[[], object], release: Callable[[], object]) -> str:
+    """Take and release `rounds` leases, one after the other. Return a table of the median time of each hop and of what
+    the hop adds.
+    """
+    spans: list[tuple[float, float]] = []
+    with watch_commands(url) as monitor:
+        for _ in range(rounds):
+            began = time()
+            lease()
+            spans.append((began, time()))
+            release()
+            sleep(PAUSE_SECONDS)
+    found = [monitor.read_hops(*span, prefix) for span in spans]
+    lines = [f"{'hop of one lease (median), while Redis reports its commands':<66}{'at ms':>8}{'adds':>8}"]
+    before = 0.0
+    for name, _ in HOPS:
+        times = [each[name] for each in found if name in each]
+        if not times:
+            continue
+        at = median(times) * 1000
+        lines.append(f"{name:<66}{at:>8.1f}" + ("" if name == ASIDE else f"{at - before:>8.1f}"))
+        before = before if name == ASIDE else at
+    total = median(ended - began for began, ended in spans) * 1000
+    lines.append(f"{'the holder has the lease':<66}{total:>8.1f}{total - before:>8.1f}")
+    return "\n".join(lines)
+
 
 ROUNDS = 300
 HOP_ROUNDS = 100

@@ -7,24 +7,313 @@ the best of a few rounds. Each fleet is planned in its own process, whose peak m
 tried on the next larger fleet as long as it is not expected to take longer than LOOP_SECONDS there.
 """
 
+import dataclasses
 import json
 import resource
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
+from random import Random
 from time import process_time
+from typing import Any
 
-from bench._carrying import list_churn, settle
-from bench._fleets import FLEETS, Fleet
-from bench._loops import LOOPS
+from msgspec.structs import replace
+
 from scheduler.model.decisions import Assign, Launch, Plan
-from scheduler.model.view import View
+from scheduler.model.pools import Pool
+from scheduler.model.reservations import Component, Request, Reservation
+from scheduler.model.rules import Rules, read_rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row, View
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
+from testbed.carrying import list_churn, settle
+
+# The fleets of `bench.plan`. More reservations wait than fit, so that every part of a tick has work.
+
+NOW = 1_800_000_000.0
+SYSTEMS = ("x86_64-linux", "aarch64-linux", "x86_64-windows")
+ZONES = ("a", "b", "c")
+LEASES_PER_SLOT = 4
+GANG = 32
+SMALL_ONES_A_GANG = 100
+"""Slots per gang. Fleets with single reservations have ten of them for each slot."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Rows and rules of one size, and the simple planners that place by the same rules."""
+
+    slots: Sequence[Slot]
+    reservations: Sequence[Reservation]
+    rules: Rules
+    now: float
+    loops: tuple[str, ...]
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return the rows for a view."""
+        return [*self.slots, *self.reservations]
+
+
+def make_counted(slots: int, pending: int) -> Fleet:
+    """Return the autoscaler's fleet: three systems, slots that count leases only, equal requests
+    except for the system.
+    """
+    random = Random(slots)
+    pools = {_pool_of(system): {"system": system, "max_leases_per_slot": LEASES_PER_SLOT} for system in SYSTEMS}
+    requests = [Request(system=system, components=(Component(name="main"),)) for system in SYSTEMS]
+    return _make_fleet(
+        pools,
+        _make_slots(slots, lambda _: {"state": "ready"}),
+        _make_reservations(random, pending, requests),
+        ("first_fit", "sorting"),
+    )
+
+
+def make_sized(slots: int, pending: int, scheduler: dict[str, Any] | None = None) -> Fleet:
+    """Orchard's: cpus and memory of different sizes, labels that some require and some prefer, many on one slot."""
+    random = Random(slots)
+    held: tuple[dict[str, float], ...] = ({"cpus": 8, "memory_mib": 16384}, {"cpus": 16, "memory_mib": 65536})
+    sizes: tuple[dict[str, float], ...] = (
+        {"cpus": 2, "memory_mib": 4096},
+        {"cpus": 4, "memory_mib": 4096},
+        {"memory_mib": 12288},
+    )
+    keys = {"default_resources": {"cpus": 1}, "resources": held[0]}
+    pools = {_pool_of(system): {"system": system, **keys} for system in SYSTEMS}
+    requests = [
+        Request(
+            system=system, components=(Component(name="main", resources=resources),), labels=labels, prefers=prefers
+        )
+        for system in SYSTEMS
+        for resources in sizes
+        for labels in ({}, {"zone": "a"}, {"disk": "ssd"})
+        for prefers in ({}, {"zone": "b"})
+    ]
+
+    def describe(_: int) -> dict[str, Any]:
+        labels = {"zone": random.choice(ZONES)} | random.choice(({}, {"disk": "ssd"}))
+        return {"state": "ready", "resources": random.choice(held), "labels": labels}
+
+    return _make_fleet(
+        pools,
+        _make_slots(slots, describe),
+        _make_reservations(random, pending, requests),
+        ("sorting",),
+        {"scheduler": scheduler or {}},
+    )
+
+
+def make_prioritized(slots: int, pending: int) -> Fleet:
+    """Return the fleet of `make_sized` under the queue `priority`, with nine priorities."""
+    fleet, random = make_sized(slots, pending, {"queue": "priority"}), Random(pending)
+    rows = [replace(each, priority=random.randint(1, 9)) for each in fleet.reservations]
+    return dataclasses.replace(fleet, reservations=rows, loops=())
+
+
+def make_empty(slots: int, pending: int) -> Fleet:
+    """Arvados': nothing runs yet, so that all that fits within `max_slots` is launched, by the cheapest offering."""
+    random = Random(slots)
+    offerings = [
+        {
+            "name": name,
+            "market": market,
+            "price": price * factor,
+            "resources": {"cpus": cpus, "memory_mib": cpus * 2048},
+        }
+        for name, price, cpus in (("small", 0.1, 2), ("medium", 0.19, 4), ("large", 0.4, 8))
+        for market, factor in (("spot", 0.4), ("on-demand", 1.0))
+    ]
+    pools = {_pool_of(system): {"system": system, "offerings": offerings} for system in SYSTEMS}
+    requests = [
+        Request(system=system, components=(Component(name="main", resources={"cpus": cpus, "memory_mib": memory}),))
+        for system in SYSTEMS
+        for cpus, memory in ((1, 1024), (2, 4096), (4, 2048), (8, 8192))
+    ]
+    return _make_fleet(
+        pools, _make_slots(slots, lambda _: {"state": "empty"}), _make_reservations(random, pending, requests), ()
+    )
+
+
+def make_gangs(slots: int, pending: int) -> Fleet:
+    """Zoe's: gangs of 32 instances, one for ten slots. A third of them fits where a slot takes one instance, by its
+    leases or by its cpus; all of them do where it has four cpus. One principal has all gangs, and no work budget ends
+    its tick.
+    """
+    return _make_gangs(slots, pending, (Component(name="rank", count=GANG),), {})
+
+
+def make_elastic(slots: int, pending: int) -> Fleet:
+    """The same with half of each gang elastic, under `flexible`: what is left of the room goes to these."""
+    parts = (
+        Component(name="rank", count=GANG // 2),
+        Component(name="more", count=GANG // 2, kind="elastic"),
+    )
+    return _make_gangs(slots, pending, parts, {"elastic": "flexible"})
+
+
+def _make_gangs(slots: int, pending: int, parts: tuple[Component, ...], scheduler: dict[str, Any]) -> Fleet:
+    cpus = dict(zip(SYSTEMS, (None, 1, 4), strict=True))
+    pools: dict[str, dict[str, Any]] = {
+        _pool_of(system): {"system": system} if held is None else {"system": system, "resources": {"cpus": held}}
+        for system, held in cpus.items()
+    }
+    requests = [
+        Request(system=system, components=tuple(replace(part, resources={"cpus": 1} if held else {}) for part in parts))
+        for system, held in cpus.items()
+    ]
+    return _make_fleet(
+        pools,
+        _make_slots(slots, lambda _: {"state": "ready"}),
+        _make_reservations(Random(slots), max(1, pending // SMALL_ONES_A_GANG), requests),
+        (),
+        {"scheduler": scheduler, "limits": {"work_per_tick": 0}},
+    )
+
+
+FLEETS: dict[str, Callable[[int, int], Fleet]] = {
+    "counted": make_counted,
+    "sized": make_sized,
+    "prioritized": make_prioritized,
+    "empty": make_empty,
+    "gangs": make_gangs,
+    "elastic": make_elastic,
+}
+
+
+def _pool_of(system: str) -> str:
+    return f"pool-{system}"
+
+
+def _make_fleet(
+    pools: dict[str, dict[str, Any]],
+    slots: list[Slot],
+    reservations: list[Reservation],
+    loops: tuple[str, ...],
+    settings: dict[str, Any] | None = None,
+) -> Fleet:
+    """Each pool is as large as the slots that it has here, so that none may be launched beyond them."""
+    for name, keys in pools.items():
+        keys["max_slots"] = sum(slot.pool == name for slot in slots)
+    return Fleet(slots, reservations, read_rules({**(settings or {}), "pools": pools}), NOW, loops)
+
+
+def _make_slots(count: int, describe: Callable[[int], dict[str, Any]]) -> list[Slot]:
+    pools = [_pool_of(system) for system in SYSTEMS]
+    found = []
+    for index in range(count):
+        number, pool = index // len(pools) + 1, pools[index % len(pools)]
+        keys = describe(index)
+        found.append(Slot(id=f"{pool}-{number}", pool=pool, epoch=int(keys["state"] == "ready"), since=NOW, **keys))
+    return found
+
+
+def _make_reservations(random: Random, count: int, requests: Sequence[Request]) -> list[Reservation]:
+    """One after the other, each with a request of its own, as they come out of a database."""
+    return [
+        Reservation(
+            id=f"r{index}",
+            sequence=index,
+            request=random.choice(requests),
+            created_at=NOW - 600 + index * 600 / count,
+            changed_at=NOW,
+        )
+        for index in range(count)
+    ]
+
+
+# Two simple planners as nested loops, which place by the same rules as the plan.
+
+
+@dataclass
+class _Worker:
+    """A slot with what is left of it."""
+
+    slot: Slot
+    pool: Pool
+    order: int
+    leases: int
+    free: dict[str, float] | None
+
+
+def place_by_first_fit(fleet: Fleet) -> dict[str, str]:
+    """The autoscaler's page: for each reservation the first slot in the list that has room."""
+    workers = _open_workers(fleet)
+    found = {}
+    for reservation in _queue(fleet):
+        for worker in workers:
+            if _has_room(worker, reservation):
+                found[reservation.id] = _give(worker, reservation)
+                break
+    return found
+
+
+def place_by_sorting(fleet: Fleet) -> dict[str, str]:
+    """Orchard's page: for each reservation all workers are sorted, and the first with room is taken."""
+    workers = _open_workers(fleet)
+    found = {}
+    for reservation in _queue(fleet):
+        for worker in sorted(workers, key=partial(_rank, reservation.request)):
+            if _has_room(worker, reservation):
+                found[reservation.id] = _give(worker, reservation)
+                break
+    return found
+
+
+def _rank(request: Request, worker: _Worker) -> tuple[int, int, int, int]:
+    """Most preferred labels, fewest beyond those required, most leases, slot order."""
+    labels = worker.slot.labels
+    preferred = sum(labels.get(name) == value for name, value in request.prefers.items())
+    surplus = sum(name not in request.labels for name in labels)
+    return (-preferred, surplus, -worker.leases, worker.order)
+
+
+LOOPS: dict[str, Callable[[Fleet], dict[str, str]]] = {"first_fit": place_by_first_fit, "sorting": place_by_sorting}
+
+
+def _open_workers(fleet: Fleet) -> list[_Worker]:
+    """Pools as configured, slots by number, as the plan has them."""
+    ordered = sorted(
+        fleet.slots, key=lambda slot: (list(fleet.rules.pools).index(slot.pool), int(slot.id.split("-")[-1]))
+    )
+    return [
+        _Worker(slot, fleet.rules.pools[slot.pool], index, 0, dict(slot.resources) if slot.resources else None)
+        for index, slot in enumerate(ordered)
+        if slot.state == "ready"
+    ]
+
+
+def _queue(fleet: Fleet) -> list[Reservation]:
+    return sorted(fleet.reservations, key=lambda each: (each.created_at, each.sequence))
+
+
+def _has_room(worker: _Worker, reservation: Reservation) -> bool:
+    request = reservation.request
+    if worker.pool.system != request.system or worker.leases >= worker.pool.lease_limit:
+        return False
+    if any(worker.slot.labels.get(name) != value for name, value in request.labels.items()):
+        return False
+    free = worker.free
+    return free is None or all(amount <= free.get(name, 0) for name, amount in _asked(worker, reservation).items())
+
+
+def _give(worker: _Worker, reservation: Reservation) -> str:
+    worker.leases += 1
+    if worker.free is not None:
+        for name, amount in _asked(worker, reservation).items():
+            worker.free[name] -= amount
+    return worker.slot.id
+
+
+def _asked(worker: _Worker, reservation: Reservation) -> dict[str, float]:
+    return {**worker.pool.default_resources, **reservation.request.components[0].resources}
+
 
 SIZES = (250, 500, 1_000, 2_000, 5_000, 10_000)
 """Slots; ten times as many reservations wait for them."""

@@ -26,8 +26,8 @@ from leasehold.client.transport import RequestTransport
 from leasehold.stack.procfile import find_procfile, read_procfile
 from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.store.migrating import migrate
-from tests.guarding import take_signals_as_interrupts
-from tests.servers import start_own_redis
+from testbed.guarding import take_signals_as_interrupts
+from testbed.servers import start_own_redis
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {"leasehold --help": ("--help",), "leasehold status": ("status",), "leasehold list": ("list",)}

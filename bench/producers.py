@@ -16,10 +16,11 @@ from statistics import quantiles
 from time import monotonic, perf_counter, process_time
 from typing import Any
 
-from bench._stack import SYSTEM, open_postgresql, open_stack
+from bench._stack import SYSTEM, open_stack
 from bench.throughput import read_cpu_by_group
 from leasehold.client.client import Client
 from leasehold.stack import Stack
+from testbed.postgresql_server import open_postgresql
 
 PROCESSES = 2
 WARM_UP_SECONDS = 2.0

@@ -13,22 +13,227 @@ assignments, slot and level, must be those of the plan in every tick. Seconds ar
 import json
 import resource
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
+from random import Random
 from time import process_time
 from typing import Any
 
-from bench._carrying import carry_out, list_churn
-from bench._quota_fleet import NOW, TICK, Fleet, make_fleet
-from bench._quota_loops import place_by_loops
+from msgspec.structs import replace
+
+from scheduler.model.accounts import FREE, PAID, Account, Levels, add, at_level, level_of, subtract
 from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt
-from scheduler.model.view import View
+from scheduler.model.reservations import Component, Lease, Request, Reservation
+from scheduler.model.rules import Rules, read_rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row, View
 from scheduler.model.waits import Waits
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
+from scheduler.policy.quota.accounting import settle
+from testbed.carrying import carry_out, charge_account, list_churn
+
+# A simple planner of quota scheduling with floats, lists and nested loops.
+
+
+@dataclass(frozen=True)
+class _Victim:
+    """Work that runs, and what it has cost so far."""
+
+    cost: Levels
+    slot: Slot
+    level: int
+    row: Reservation
+
+
+def place_by_loops(view: View, now: float) -> dict[str, tuple[str, int]]:
+    """Reservation -> (slot, level), for slots of one lease, accounts without limits, work that stays at its level."""
+    balances = {name: charge_account(view, account, now).balance for name, account in view.accounts.items()}
+    waiting = _list_waiting(view, balances)
+    held = {slot_id for slot_id, leases in view.leases_on.items() if leases}
+    idle = [slot for slot in _in_order(view.slots.values()) if slot.id not in held]
+    victims = _list_victims(view, now)
+    found: dict[str, tuple[str, int]] = {}
+    for level in (*PAID, FREE):
+        for is_preferred in (True, False):
+            idle = [slot for slot in idle if not _give(slot, waiting[level], level, found, is_preferred=is_preferred)]
+        if level != FREE:
+            victims = _preempt(waiting[level], victims, level, found, balances)
+    return found
+
+
+def _list_waiting(view: View, balances: dict[str, Levels]) -> dict[int, list[Reservation]]:
+    """Return the waiting reservations by level: those with most labels first, then the oldest."""
+    waiting: dict[int, list[Reservation]] = {level: [] for level in (*PAID, FREE)}
+    pending = view.by_phase["pending"].values()
+    for row in sorted(pending, key=lambda row: (-len(row.request.labels), row.created_at, row.sequence)):
+        account = row.request.account
+        waiting[level_of(balances[account]) if account else FREE].append(row)
+    return waiting
+
+
+def _in_order(slots: Iterable[Slot]) -> list[Slot]:
+    return sorted(slots, key=_number)
+
+
+def _number(slot: Slot) -> int:
+    return int(slot.id.split("-")[-1])
+
+
+def _give(
+    slot: Slot, waiting: list[Reservation], level: int, found: dict[str, tuple[str, int]], *, is_preferred: bool
+) -> bool:
+    """Give the slot to the first reservation that may have it. Return whether there was one.
+
+    `is_preferred`: only a reservation whose preferred labels the slot has may have it.
+    """
+    for index, row in enumerate(waiting):
+        if _has(slot, row.request.labels) and (not is_preferred or _has(slot, row.request.prefers)):
+            found[row.id] = (slot.id, level)
+            del waiting[index]
+            return True
+    return False
+
+
+def _has(slot: Slot, labels: dict[str, str]) -> bool:
+    for name, value in labels.items():  # noqa: SIM110 a generator takes twice as long, and this is most of the work
+        if slot.labels.get(name) != value:
+            return False
+    return True
+
+
+def _list_victims(view: View, now: float) -> list[_Victim]:
+    """Cheapest first, then slot order."""
+    running = [(lease, row) for row in view.by_phase["leased"].values() for lease in row.leases]
+    found = [_Victim(settle(lease, now).cost, view.slots[lease.slot], lease.level, row) for lease, row in running]
+    return sorted(found, key=lambda each: (each.cost, _number(each.slot)))
+
+
+def _preempt(
+    waiting: list[Reservation],
+    victims: list[_Victim],
+    level: int,
+    found: dict[str, tuple[str, int]],
+    balances: dict[str, Levels],
+) -> list[_Victim]:
+    """Let each victim of a worse level be preempted by the first reservation whose account may and can pay for it.
+
+    Return the remaining victims.
+    """
+    barred = {each.row.request.account for each in victims if each.level > level}
+    left = []
+    for victim in victims:
+        index = None
+        if victim.level > level and victim.row.request.preemptible:
+            index = _find_payer(waiting, victim, barred, balances)
+        if index is None:
+            left.append(victim)
+            continue
+        row, loser = waiting.pop(index), victim.row.request.account
+        found[row.id] = (victim.slot.id, level)
+        payer = row.request.account or ""
+        balances[payer] = subtract(balances[payer], victim.cost)
+        if loser:
+            balances[loser] = add(balances[loser], victim.cost)
+    return left
+
+
+def _find_payer(
+    waiting: list[Reservation], victim: _Victim, barred: set[str | None], balances: dict[str, Levels]
+) -> int | None:
+    for index, row in enumerate(waiting):
+        account = row.request.account
+        may = account not in barred and _has(victim.slot, row.request.labels)
+        if may and account and victim.cost < balances[account]:
+            return index
+    return None
+
+
+# The fleets that `bench.quota` plans: the workload of qscheduler's own figures.
+
+NOW = 1_800_000_000.0
+TICK = 5.0
+"""Seconds from one tick to the next."""
+ACCOUNTS, MODELS, IMAGES = 10, 20, 50
+SAVINGS = 1e9
+"""Worker-seconds. More than a fleet uses during a measurement, so that every account keeps its level."""
+SYSTEM, POOL = "x86_64-linux", "linux"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Rows of one size, and the rules that they are planned by."""
+
+    slots: Sequence[Slot]
+    reservations: Sequence[Reservation]
+    accounts: Sequence[Account]
+    rules: Rules
+
+    @property
+    def rows(self) -> list[Row]:
+        """What a view is made of."""
+        return [*self.slots, *self.accounts, *self.reservations]
+
+
+def make_fleet(slots: int, pending: int, *, is_busy: bool) -> Fleet:
+    """Slots with three labels; requests of ten accounts, two at each level, that require two of them and prefer the
+    third. They find all slots idle, or (busy) all of them held by work of the free level, which they preempt.
+    """
+    random = Random(slots)
+    keys = {"system": SYSTEM, "provider": "static", "max_leases_per_slot": 1, "offline_timeout": 1e9}
+    rules = read_rules({"scheduler": {"queue": "quota", "preemption_grace": 0}, "pools": {POOL: keys}})
+    found = [_make_slot(random, number) for number in range(1, slots + 1)]
+    wishes = [_make_request(account, model, image) for account, model, image in _list_shapes()]
+    holders = [_make_holder(number, slot) for number, slot in enumerate(found, start=1)] if is_busy else []
+    waiting = [
+        _make_waiting(len(holders) + index + 1, random.choice(wishes), index / pending) for index in range(pending)
+    ]
+    return Fleet(found, [*holders, *waiting], [_make_account(number) for number in range(ACCOUNTS)], rules)
+
+
+def _list_shapes() -> Iterator[tuple[int, int, int]]:
+    return (
+        (account, model, image) for account in range(ACCOUNTS) for model in range(MODELS) for image in range(IMAGES)
+    )
+
+
+def _make_account(number: int) -> Account:
+    balance: Levels = at_level(number % len(PAID), SAVINGS)
+    return Account(
+        id=f"account-{number}", charge_rate=(1.0,) * 5, max_charge_seconds=3600, balance=balance, charged_at=NOW
+    )
+
+
+def _make_request(account: int, model: int, image: int) -> Request:
+    return Request(
+        system=SYSTEM,
+        account=f"account-{account}",
+        components=(Component(name="main"),),
+        labels={"role": "worker", "model": f"m{model}"},
+        prefers={"image": f"i{image}"},
+    )
+
+
+def _make_slot(random: Random, number: int) -> Slot:
+    labels = {"role": "worker", "model": f"m{random.randrange(MODELS)}", "image": f"i{random.randrange(IMAGES)}"}
+    return Slot(id=f"{POOL}-{number}", pool=POOL, state="ready", epoch=1, since=NOW, last_seen=NOW, labels=labels)
+
+
+def _make_waiting(sequence: int, request: Request, share: float) -> Reservation:
+    created_at = NOW - 600 * (1 - share)
+    return Reservation(id=f"r{sequence}", sequence=sequence, request=request, created_at=created_at)
+
+
+def _make_holder(sequence: int, slot: Slot) -> Reservation:
+    """Return a leased reservation of the free level without an account."""
+    request = Request(system=SYSTEM, components=(Component(name="main"),))
+    lease = Lease(component="main", slot=slot.id, epoch=slot.epoch, token=1, assigned_at=NOW - 900, charged_at=NOW)
+    row = _make_waiting(sequence, request, 0)
+    return replace(row, phase="leased", token=1, leased_at=NOW - 900, leases=(lease,))
+
 
 SIZES = ((1_000, 10_000), (10_000, 100_000))
 SIZE_OF_GO = (10_000, 100_000)

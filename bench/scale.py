@@ -22,11 +22,12 @@ from urllib.parse import urlsplit
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Connection, make_url
 
-from bench._stack import open_postgresql, open_stack
+from bench._stack import open_stack
 from bench.throughput import SLOTS, lease_many
-from bench.tick import LEASES_A_SLOT, Fleet, open_fleet
 from leasehold.stack import Stack
 from scheduler.store.tables import metadata
+from testbed.postgresql_server import open_postgresql
+from testbed.tick_fleet import LEASES_A_SLOT, Fleet, open_fleet
 
 SIZES = (1_000, 10_000)
 LIVES = 500

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from scheduler.model.slots import Slot
-from tests.guarding import take_signals_as_interrupts
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack, a_pool
+from testbed.guarding import take_signals_as_interrupts
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack, a_pool
 
 SERVERS: Final = ("beat", "reservations", "ticks", "launch", "health", "terminate")
 CLIENTS: Final = ("holder", "agent")

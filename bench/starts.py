@@ -16,8 +16,8 @@ from typing import Any, Final
 from scheduler.model.slots import Slot
 from scheduler.simulation.runner import play
 from scheduler.simulation.scenario import read_scenario
-from tests.guarding import take_signals_as_interrupts
-from tests.system.stack import Stack, a_pool
+from testbed.guarding import take_signals_as_interrupts
+from testbed.stack import Stack, a_pool
 
 PATIENCE: Final = 120.0
 KINDS: Final[dict[str, dict[str, Any]]] = {

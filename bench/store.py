@@ -11,12 +11,12 @@ from time import perf_counter
 
 import msgspec
 
-from bench._stack import open_postgresql as open_postgresql_server
 from scheduler.model.reservations import Component, Lease, Request, Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import Store
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
+from testbed.postgresql_server import open_postgresql as open_postgresql_server
 
 ROWS = 10_000
 CHUNK = 1_000

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
-from tests.system.stack import Stack, a_pool
-from tests.system.takeover import kill_holder, second_scheduler
+from testbed.stack import Stack, a_pool
+from testbed.takeover import kill_holder, second_scheduler
 from workers.settings import TickSettings
 
 RULES = {"pools": {"warm": a_pool(system="warm-linux", min_slots=1, max_slots=1)}}

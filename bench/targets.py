@@ -19,7 +19,7 @@ from bench._asked import FULL, QUICK, Row, Sizes, list_rows
 from bench._picture import draw
 from bench._steps import Step, list_panels, list_steps
 from bench._table import Found, make_document, shorten, show_page, show_text, write_section
-from tests.guarding import Guarded, take_signals_as_interrupts
+from testbed.guarding import Guarded, take_signals_as_interrupts
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "explanation" / "performance.md"

@@ -12,11 +12,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter, process_time, sleep
 
-from bench._stack import SYSTEM, open_postgresql, open_stack
+from bench._stack import SYSTEM, open_stack
 from leasehold.client.client import Client
 from leasehold.client.reservation_fields import ReservationFields
 from leasehold.stack import Stack
 from scheduler.ports import Store
+from testbed.postgresql_server import open_postgresql
 
 SLOTS = 100
 ROUNDS = 3

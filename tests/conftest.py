@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.balance", "tests.ci_rules", "tests.postgresql_server", "tests.sqlite_file"]
+pytest_plugins = ["tests.balance", "tests.ci_rules", "testbed.postgresql_server", "tests.sqlite_file"]
 
 
 @pytest.fixture(scope="session", autouse=True)

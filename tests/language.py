@@ -42,7 +42,18 @@ _PEOPLE: Final = re.compile(
     re.IGNORECASE,
 )
 """Pronouns for people are right."""
-_TOPS: Final = ("scheduler", "tasks", "workers", "leasehold", "emulator", "bench", "examples", "docs", "tests")
+_TOPS: Final = (
+    "scheduler",
+    "tasks",
+    "workers",
+    "leasehold",
+    "emulator",
+    "bench",
+    "testbed",
+    "examples",
+    "docs",
+    "tests",
+)
 _PAGES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 _PARTS: Final = ("*.py", "*.md")
 _NOT_READ: Final = ("docs/adr/", "tests/language.py", "tests/docs/test_language.py")

@@ -11,8 +11,8 @@ from typing import Final, Self
 import pytest
 
 from leasehold.stack.configuration import find_free_port
-from tests.guarding import Guarded
-from tests.postgresql_server import USER, PostgresServer, as_other_user, hand_over
+from testbed.guarding import Guarded
+from testbed.postgresql_server import USER, PostgresServer, as_other_user, hand_over
 
 PROGRAM: Final = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 NO_PROGRAM: Final = "no PgBouncer here (Debian: `apt install --no-install-recommends pgbouncer`)"

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 import redis
 
 from scheduler.view.connection import make_redis
-from tests.servers import start_own_redis
+from testbed.servers import start_own_redis
 from workers.embedded_redis import RedisServer
 
 ACL_FILE: Final = Path(__file__).parents[1] / "compose" / "redis" / "users.acl"

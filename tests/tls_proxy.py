@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.proxy import Proxy
+from testbed.proxy import Proxy
 
 _DAY = dt.timedelta(days=1)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from testbed.servers import redis_client, redis_server, redis_url
 from tests.api.caller import Caller
 from tests.client.intake import FakeIntake, intake
 from tests.console.served import Console, serve, settings_for
-from tests.servers import redis_client, redis_server, redis_url
 
 __all__ = ["intake", "redis_client", "redis_server", "redis_url"]
 

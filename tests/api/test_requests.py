@@ -10,11 +10,11 @@ from scheduler.ports import StoredPrincipal
 from scheduler.protocol.http_routes import LISTS, PROBLEM_TYPE, ROUTES
 from scheduler.protocol.signing import make_key
 from scheduler.protocol.verbs import Role
+from testbed.processes import wait_for
 from tests.api.caller import Caller
 from tests.client.intake import Document, FakeIntake, accept
 from tests.console.served import Console
 from tests.console.test_gate import basic
-from tests.system.processes import wait_for
 
 INTERNAL = {"request", "reply_to"}
 

@@ -6,12 +6,12 @@ import pytest
 
 from leasehold.web.places import Places
 from scheduler.model.events import Event
+from testbed.processes import wait_for
 from tests.api.caller import Caller
 from tests.api.test_requests import enter_as
 from tests.builders import a_slot
 from tests.client.intake import FakeIntake, a_row
 from tests.console.served import Console
-from tests.system.processes import wait_for
 
 
 def append(console: Console, *names: str) -> None:

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
+from testbed.postgresql_server import start_own_postgresql
+from testbed.proxy import Proxy
 from tests.pgbouncer import PgBouncer
-from tests.postgresql_server import start_own_postgresql
-from tests.proxy import Proxy
 
 DATABASES: Final = ("postgresql", "sqlite")
 POOLED: Final = "pgbouncer"

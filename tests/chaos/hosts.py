@@ -15,14 +15,14 @@ from leasehold.stack.configuration import find_free_port
 from scheduler.operations.principals import add_principal
 from scheduler.protocol.names import QUEUE_NAMES
 from tasks.app import app
+from testbed.postgresql_server import find_binaries
+from testbed.processes import Process
+from testbed.redis_pair import RedisPair
+from testbed.stack import IMAGE, Stack
 from tests.chaos import holders, mallory, slow_clients, worker
 from tests.chaos.database import Database
 from tests.chaos.evidence import GANGS, HOLDERS
 from tests.chaos.points import Point, find_takers, is_ready, withdraw_orders
-from tests.postgresql_server import find_binaries
-from tests.redis_pair import RedisPair
-from tests.system.processes import Process
-from tests.system.stack import IMAGE, Stack
 from workers.services import Services
 
 REVIVE_SECONDS: Final = 0.3

@@ -14,10 +14,10 @@ import redis
 
 from scheduler.model.reservations import is_over
 from scheduler.ports import StoreUnavailableError, ViewUnavailableError
+from testbed.processes import Process
 from tests.chaos.evidence import RESTORES
 from tests.chaos.hosts import Hosts
 from tests.chaos.points import RESTORE_POINTS, give_order
-from tests.system.processes import Process
 
 FILE: Final = "chaos.backup"
 LOOK_SECONDS: Final = 0.05

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from testbed.guarding import take_signals_as_interrupts
 from tests.chaos.database import DATABASES, POOLED, open_database
 from tests.chaos.faults import FAULTS
 from tests.chaos.seed_run import Verdict, describe_counts, run_seed
 from tests.chaos.switches import SWITCHES
-from tests.guarding import take_signals_as_interrupts
 
 INTERRUPTED: Final = 130
 FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {

@@ -12,10 +12,10 @@ from scheduler.model.rules import Rules
 from scheduler.operations.commands.submit import submit
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
+from testbed.processes import wait_for
 from tests.chaos.checker import find_violations
 from tests.chaos.evidence import Evidence, Line, Restoration, gather
 from tests.chaos.witness import EVENTS, OVERLAP, Witness
-from tests.system.processes import wait_for
 
 
 def a_use(at: float, reservation: str = "r1", token: int = 1, **changes: Any) -> dict[str, Any]:

@@ -12,12 +12,12 @@ import pytest
 from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.store.memory import MemoryStore
+from testbed.processes import wait_for
 from tests.chaos.checker import find_violations
 from tests.chaos.evidence import Evidence, gather
 from tests.chaos.points import count_struck, give_order, pass_by
 from tests.chaos.test_checker import RESTORE, a_call, a_machine, a_use
 from tests.chaos.witness import Witness
-from tests.system.processes import wait_for
 
 
 def a_binding(slot: str, epoch: int, machine: str, seen: float = 5.0) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from leasehold_emulator.settings import read_settings
 
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
+from testbed.stack import ROOT
 from tests.chaos.faults import CLOUD_FAULTS, REFUSALS, WEIGHTS
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.seed_run import find_kinds, make_requests
 from tests.chaos.test_checker import a_call
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
-from tests.system.stack import ROOT
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from leasehold.cli.program import run_safely
+from testbed.servers import redis_client, redis_server, redis_url
 from tests.client.intake import FakeIntake, client, intake
-from tests.servers import redis_client, redis_server, redis_url
 
 __all__ = ["Outcome", "client", "intake", "redis_client", "redis_server", "redis_url", "run"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from scheduler.model.reservations import Reservation
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
 from tests.builders import a_lease
 from tests.client.intake import a_row
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
 
 LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
 

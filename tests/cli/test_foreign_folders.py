@@ -29,8 +29,8 @@ from leasehold.stack import Stack, StackError
 from leasehold.stack.folder import StackFolder
 from leasehold.stack.reaper import end_groups
 from scheduler.store.migrating import migrate
+from testbed.guarding import Guarded
 from tests.cli.conftest import Run
-from tests.guarding import Guarded
 from tests.strangers import UID, require_other_user
 
 OBEYING: Final = (

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from leasehold.leased_command import VARIABLES, CommandGroup, Signals, Stopped
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
 from tests.builders import a_lease
 from tests.cli.conftest import Run
 from tests.cli.started import LEASEHOLD, Start, Started, leased, start
 from tests.cli.test_plain_install import ABSENT, BLOCK
 from tests.client.intake import Document, FakeIntake, a_row
 from tests.client.test_lease import FakeReservation, in_vain
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
 from workers.settings import Settings
 
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('LEASEHOLD_')}))"

@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from leasehold.agent.machine import find_resources, find_slot_name, make_run
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
 from tests.builders import a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
 
 COMMANDS = {"run": "--pool lab", "register": "--pool lab", "heartbeat": "", "leave": "", "remove": ""}
 READY = {"ok": True, "slot": "lab-1", "state": "ready", "cordoned": False}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.processes import wait_for
 from tests.cli.conftest import Run
 from tests.client.intake import FakeIntake, a_row
-from tests.system.processes import wait_for
 
 LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
 IGNORING = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")

@@ -15,8 +15,8 @@ import pytest
 from leasehold.cli.failures import explain
 from leasehold.stack import Stack, StackError
 from leasehold.stack.process_logs import find_last_warning
+from testbed.guarding import Guarded
 from tests.cli.conftest import Run
-from tests.guarding import Guarded
 
 EARLY, LATE = "2026-11-22T14:32:26.786631Z", "2026-11-22T14:32:27.000000Z"
 

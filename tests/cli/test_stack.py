@@ -23,8 +23,8 @@ from leasehold import Client
 from leasehold.client.discovery import RunningStack, find_running, is_locked
 from leasehold.client.models import Reservation
 from leasehold.stack import Stack
+from testbed.guarding import Guarded
 from tests.cli import intruder
-from tests.guarding import Guarded
 from tests.strangers import require_other_user
 from workers.embedded_redis import NO_SERVER, find_redis_server
 

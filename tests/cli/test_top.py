@@ -28,14 +28,14 @@ from scheduler.model.events import Event
 from scheduler.model.view import Gone
 from scheduler.model.waits import Waits
 from scheduler.store.opening import open_store
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.cli.started import LEASEHOLD
 from tests.cli.terminal import strip_colours
 from tests.cli.test_hostile_texts import HOSTILE, find_controls
 from tests.client.intake import FakeIntake, a_row
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
 
 
 @pytest.fixture

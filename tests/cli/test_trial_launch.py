@@ -13,11 +13,11 @@ import pytest
 from scheduler.model.rules import Rules
 from scheduler.model.slots import TRIAL, Machine
 from scheduler.ports import LaunchOrder
+from testbed.processes import wait_for
 from tests.cli.conftest import Run
 from tests.cli.test_interrupted import start, started
 from tests.cli.test_market import database
 from tests.ec2.conftest import IMAGE, Emulator, _no_settings_of_aws, emulator, server
-from tests.system.processes import wait_for
 from workers.ec2.fleet import Ec2Fleet
 
 __all__ = ["_no_settings_of_aws", "database", "emulator", "server", "started"]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from scheduler.model.waits import Waits
+from testbed.processes import wait_for
 from tests.builders import a_slot
 from tests.cli.conftest import Run
 from tests.cli.started import Start, leased, start
 from tests.client.intake import FakeIntake, a_row
-from tests.system.processes import wait_for
 
 __all__ = ["start"]
 

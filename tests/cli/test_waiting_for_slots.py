@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from scheduler.model.transitions import SlotState
+from testbed.processes import wait_for
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake, a_row
-from tests.system.processes import wait_for
 
 
 @pytest.fixture

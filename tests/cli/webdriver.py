@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
 
 PROGRAMS: Final = ("chromium", "chromedriver")
 _SECONDS: Final = 60.0

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from testbed.servers import redis_client, redis_server, redis_url
 from tests.client.intake import blocking_client, http_access, intake
 from tests.client.intake import client as redis_only_client
 from tests.client.intake import either_client as client
-from tests.servers import redis_client, redis_server, redis_url
 
 __all__ = [
     "blocking_client",

@@ -19,10 +19,10 @@ from scheduler.protocol.signing import format_key_line, make_key
 from scheduler.protocol.verbs import Role
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
+from testbed.processes import wait_for
 from tests.builders import a_reservation
 from tests.client.facade import BlockingClient, open_blocking
 from tests.console.served import Console, serve, settings_for
-from tests.system.processes import wait_for
 
 Document = dict[str, Any]
 Handler = Callable[[str, Document], Document | None]

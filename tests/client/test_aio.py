@@ -12,11 +12,11 @@ from leasehold import AsyncClient, Client, NotAnswered, Unavailable
 from leasehold.client.async_client import READS_AT_ONCE
 from leasehold.client.async_hosts import AsyncHosts
 from leasehold.client.hosts import Hosts
+from testbed.processes import wait_for
 from tests.builders import a_slot
 from tests.client.intake import FakeIntake, a_row
 from tests.client.test_lease import FakeReservation
 from tests.client.test_reading import a_leased_row
-from tests.system.processes import wait_for
 
 WAITS = 200
 PATIENCE = 20.0

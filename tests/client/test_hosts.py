@@ -20,8 +20,8 @@ from scheduler.protocol.heartbeats import (
     read_heartbeat,
 )
 from scheduler.protocol.signing import make_key, read_key
+from testbed.processes import wait_for
 from tests.client.intake import Document, FakeIntake
-from tests.system.processes import wait_for
 
 SPEC = HostSpec("lab-1", "lab", "m1", {"cpus": 4}, {"disk": "ssd"}, "10.0.0.7")
 LEASE: Document = {"reservation": "r1", "component": "main", "token": 7, "resources": {"cpus": 1}}

@@ -12,8 +12,8 @@ from leasehold.agent.enforcer import UNKNOWN_SECONDS, Enforcer
 from leasehold.agent.processes import list_tree, read_notes, write_note
 from leasehold.client.models import Hosted
 from leasehold.process_identity import find_start
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
 
 WAITS = ("sleep", "600")
 FAMILY = ("sh", "-c", "sleep 600 & wait")

@@ -16,9 +16,9 @@ from scheduler.model.accounts import Account
 from scheduler.model.transitions import SlotState
 from scheduler.model.waits import Reason, Waits
 from scheduler.operations.notices import describe_row as describe_stored
+from testbed.processes import wait_for
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
-from tests.system.processes import wait_for
 
 
 @pytest.fixture(autouse=True)

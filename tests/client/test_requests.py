@@ -14,8 +14,8 @@ from redis.connection import AbstractConnection
 
 from leasehold import Client, NotAnswered, Refused, Unavailable
 from leasehold.client.transport import RequestTransport
+from testbed.processes import wait_for
 from tests.client.intake import Document, FakeIntake, a_row, accept
-from tests.system.processes import wait_for
 
 
 def test_a_reservation_is_accepted_when_reserve_returns(intake: FakeIntake, client: Client) -> None:

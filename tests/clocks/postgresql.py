@@ -2,7 +2,7 @@
 
 from psycopg import sql
 
-from tests.postgresql_server import PostgresServer
+from testbed.postgresql_server import PostgresServer
 
 _DEFINITION = """
 CREATE SCHEMA shifted_clock;

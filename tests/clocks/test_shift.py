@@ -13,9 +13,9 @@ from typing import Final
 
 import pytest
 
+from testbed.clocks.shift import Shifts
+from testbed.postgresql_server import PostgresServer
 from tests.clocks.postgresql import shift_server_clock
-from tests.clocks.shift import Shifts
-from tests.postgresql_server import PostgresServer
 
 ROOT: Final = Path(__file__).parents[2]
 NEAR: Final = 30.0

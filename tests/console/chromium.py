@@ -12,8 +12,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from examples.browser import NoBrowserError, open_browser
+from testbed.processes import wait_for
 from tests.ci_rules import NO_CHROMIUM
-from tests.system.processes import wait_for
 
 R = TypeVar("R")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler.model.view import Row
+from testbed.servers import open_redis, redis_client, redis_server, redis_url
 from tests.console.served import Console, serve, settings_for
-from tests.servers import open_redis, redis_client, redis_server, redis_url
 
 __all__ = ["open_redis", "redis_client", "redis_server", "redis_url"]
 

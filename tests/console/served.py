@@ -21,7 +21,7 @@ from scheduler.ports import Store, StoredPrincipal
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
-from tests.system.processes import wait_for
+from testbed.processes import wait_for
 from workers.settings import Settings, read_settings
 
 WRONG_KEY = "wrong-key-wrong-key-wrong-key-wrong-key"

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from leasehold.stack.configuration import find_free_port
 from leasehold.web.http_protocol import Doors, JoiningProtocol
-from tests.system.processes import wait_for
+from testbed.processes import wait_for
 
 MOST = 40
 OF_ONE_PEER = 10

@@ -8,10 +8,10 @@ from selenium.webdriver.common.action_chains import ActionChains
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
+from testbed.processes import wait_for
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.console.chromium import Window, open_window
 from tests.console.conftest import MakeConsole
-from tests.system.processes import wait_for
 
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 LIT = "[...document.querySelectorAll('[data-card].lit')].map((each) => each.dataset.card).sort()"

@@ -8,11 +8,11 @@ import pytest
 
 from leasehold.stack import Stack
 from scheduler.view.connection import make_redis
+from testbed.processes import wait_for
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.console.chromium import Window, open_window
 from tests.console.conftest import MakeConsole
 from tests.console.served import Console
-from tests.system.processes import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 RULES = {

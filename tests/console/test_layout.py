@@ -7,10 +7,10 @@ import pytest
 
 from leasehold.console.page import format_ago, format_dollars, format_time, format_utc
 from leasehold.texts.values import format_amount
+from testbed.processes import wait_for
 from tests.builders import a_reservation, a_slot
 from tests.console.chromium import open_window
 from tests.console.conftest import MakeConsole
-from tests.system.processes import wait_for
 
 NOW = 1_800_000_000.0
 SECONDS = (-90_000.5, -3_700.0, -61.0, -1.0, -0.5, 0.0, 0.9, 1.0, 59.9, 60.0, 3_599.0, 3_600.0, 12_345.0, 90_061.0, 9e6)

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import pytest
 
 from scheduler.model.events import Event
+from testbed.processes import wait_for
 from tests.builders import a_reservation, a_slot
 from tests.console.chromium import Window, open_window
 from tests.console.conftest import MakeConsole
-from tests.system.processes import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -11,11 +11,11 @@ from selenium.webdriver.common.keys import Keys
 from examples.browser import resize
 from scheduler.model.reservations import Reservation
 from scheduler.model.waits import Waits
+from testbed.processes import wait_for
 from tests.builders import a_reservation, a_slot
 from tests.console.chromium import Window, open_window
 from tests.console.conftest import MakeConsole
 from tests.console.served import Console
-from tests.system.processes import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 STREAM = "*/live*"

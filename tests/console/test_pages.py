@@ -17,11 +17,11 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.waits import Reason, Waits
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.signing import make_key
+from testbed.processes import wait_for
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot
 from tests.console.conftest import MakeConsole
 from tests.console.served import Browser, Console
 from tests.console.test_gate import basic
-from tests.system.processes import wait_for
 
 KEY = make_key()
 

@@ -12,10 +12,10 @@ from leasehold.console import __main__ as console_process
 from scheduler.model.accounts import Account
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
+from testbed.processes import wait_for
+from testbed.redis_pair import RedisPair
 from tests.builders import a_reservation, a_slot
 from tests.console.served import serve, settings_for
-from tests.redis_pair import RedisPair
-from tests.system.processes import wait_for
 from workers.embedded_redis import RedisServer
 
 

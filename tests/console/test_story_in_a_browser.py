@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from leasehold.stack import Stack
+from testbed.processes import wait_for
 from tests.console.chromium import Window, open_window
-from tests.system.processes import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 RULES = {

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 from leasehold.stack import Stack
-from tests.guarding import Guarded
+from testbed.guarding import Guarded
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 ROOT: Final = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from leasehold_emulator import EmulatorServer, EmulatorSettings, make_server
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Machine
 from scheduler.ports import LaunchOrder
-from tests.servers import open_redis, redis_client, redis_server, redis_url
+from testbed.servers import open_redis, redis_client, redis_server, redis_url
 from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.fleet import Ec2Fleet, make_fleet
 

@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from scheduler.ports import CloudError
+from testbed.servers import OpenRedis
 from tests.ec2.conftest import REGION, Emulator
-from tests.servers import OpenRedis
 from workers.ec2.budget import LEAST_SHARE, PATIENCE, REGAINED, SAME_REFUSAL_MS, CallBudget
 from workers.ec2.clients import ATTEMPTS, Ec2Access
 from workers.ec2.fleet import make_fleet

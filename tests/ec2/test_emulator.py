@@ -22,9 +22,9 @@ from leasehold_emulator.settings import FaultRule, load_settings
 
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import CloudError
+from testbed.guarding import Guarded
 from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch, an_order, some_rules
 from tests.ec2.test_emulator_limits import run
-from tests.guarding import Guarded
 from workers.ec2.clients import Ec2Access
 from workers.ec2.fleet import Ec2Fleet, make_fleet
 

@@ -12,8 +12,8 @@ import pytest
 from leasehold_emulator import EmulatorServer
 
 from scheduler.ports import BatchOrder, CloudError
+from testbed.guarding import Guarded
 from tests.ec2.conftest import REGION, Emulator, Launch, an_order, some_rules
-from tests.guarding import Guarded
 from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.fleet import Ec2Fleet, make_fleet
 

@@ -13,9 +13,9 @@ from leasehold_emulator.__main__ import main
 from leasehold_emulator.script import load_script, parse_script
 
 from scheduler.model.validation import InvalidInputError
+from testbed.guarding import Guarded
 from tests.ec2.conftest import Emulator, Launch
 from tests.ec2.test_emulator import eventually
-from tests.guarding import Guarded
 from workers.ec2.fleet import Ec2Fleet
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from scheduler.operations.market.refresh import refresh_on_demand
 from scheduler.operations.tick.tick import tick
 from scheduler.ports import BatchOrder, CloudError, LaunchOrder
 from scheduler.store.memory import MemoryStore
+from testbed.processes import wait_for
 from tests.ec2.conftest import IMAGE, Emulator
 from tests.ec2.test_faults_at_scale import ProbedFleet
 from tests.operations.harness import Harness
-from tests.system.processes import wait_for
 from workers.ec2.clients import Ec2Access, open_client
 from workers.ec2.market import make_market
 

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from scheduler.ports import CloudError
-from tests.clocks.shift import Shifts
+from testbed.clocks.shift import Shifts
 from tests.ec2.conftest import REGION, Emulator
 from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.errors import cloud_errors

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from testbed.processes import wait_for
 from tests.ec2.conftest import an_order, some_rules
-from tests.system.processes import wait_for
 from workers.ec2.user_data import example_template, render_user_data, variables_of
 
 Boot = Callable[..., "Machine"]

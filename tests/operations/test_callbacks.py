@@ -14,8 +14,8 @@ from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisNotifier
 from tasks.app import make_app
 from tasks.dispatch import CeleryDispatcher
+from testbed.servers import start_own_redis
 from tests.operations.harness import Harness, Mailbox
-from tests.servers import start_own_redis
 from workers.embedded_redis import RedisServer
 from workers.settings import read_settings
 

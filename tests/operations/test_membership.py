@@ -22,8 +22,8 @@ from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisRecord
+from testbed.servers import find_redis, redis_client, redis_server, redis_url
 from tests.operations.harness import NOW, Harness
-from tests.servers import find_redis, redis_client, redis_server, redis_url
 from workers.services import find_foreign
 from workers.settings import read_settings
 

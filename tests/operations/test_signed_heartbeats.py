@@ -13,8 +13,8 @@ from scheduler.protocol.heartbeats import Heartbeat, format_heartbeat, is_heartb
 from scheduler.protocol.signing import make_key, read_key
 from scheduler.view.memory import MemoryHeartbeats
 from scheduler.view.redis_ports import KEPT_SECONDS, RedisHeartbeats
+from testbed.servers import redis_client, redis_server, redis_url
 from tests.operations.harness import CONFIG, Harness
-from tests.servers import redis_client, redis_server, redis_url
 
 __all__ = ["redis_client", "redis_server", "redis_url"]
 

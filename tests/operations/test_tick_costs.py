@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from bench._carrying import carry_out
-from bench.tick import Fleet, Meters
 from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
 from scheduler.operations.commands.intake import accept
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
+from testbed.carrying import carry_out
+from testbed.servers import start_own_redis
+from testbed.tick_fleet import Fleet, Meters
 from tests.builders import NOW, a_reservation, a_slot, some_rules
-from tests.servers import start_own_redis
 
 LEASES = 1000
 MOST_FOR_A_CHUNK = 26

@@ -14,8 +14,8 @@ from scheduler.operations.machines.reconcile import ORPHAN_SECONDS, reconcile
 from scheduler.operations.machines.twins import FRESH_SECONDS, LEAST_AGE_SECONDS, MOST_SIGNED, RENEW_SECONDS
 from scheduler.ports import CloudError, ForeignMachineError, StoreUnavailableError
 from scheduler.view.redis_ports import RedisRecord
+from testbed.servers import find_redis, redis_client, redis_server, redis_url
 from tests.operations.harness import CONFIG, NOW, Harness
-from tests.servers import find_redis, redis_client, redis_server, redis_url
 
 __all__ = ["find_redis", "redis_client", "redis_server", "redis_url"]
 

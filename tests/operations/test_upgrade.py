@@ -25,8 +25,8 @@ from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisRecord
 from scheduler.view.redis_view_cache import RedisViewCache
+from testbed.servers import redis_client, redis_server, redis_url
 from tests.operations.harness import CountingFleet, Harness
-from tests.servers import redis_client, redis_server, redis_url
 from tests.view.rows import as_in_view
 
 __all__ = ["redis_client", "redis_server", "redis_url"]

@@ -23,8 +23,8 @@ from scheduler.protocol.clock import read_monotonic
 from scheduler.protocol.names import QUEUE_NAMES
 from tasks.alive import NEVER, WORKER_SECONDS, AliveFile
 from tasks.clock import record_sends
+from testbed.servers import open_redis, redis_server, redis_url
 from tests.cli.conftest import Outcome, Run, run
-from tests.servers import open_redis, redis_server, redis_url
 
 __all__ = ["open_redis", "redis_server", "redis_url", "run"]
 

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import pytest
 
+from testbed.processes import wait_for
 from tests.ci_rules import NO_ENGINE
-from tests.system.processes import wait_for
 
 # Two images are built and twenty containers started, perhaps on a busy machine.
 pytestmark = pytest.mark.timeout(2400)

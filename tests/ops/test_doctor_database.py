@@ -17,9 +17,9 @@ from leasehold.doctor.database import WRITES, look_at_database
 from leasehold.doctor.findings import Finding
 from leasehold.doctor.rules import judge_ticks
 from scheduler.store.try_write import PROBE_CHARACTERS, try_write
-from tests.guarding import Guarded
-from tests.postgresql_server import PostgresServer
-from tests.system.stack import ROOT
+from testbed.guarding import Guarded
+from testbed.postgresql_server import PostgresServer
+from testbed.stack import ROOT
 from workers.configuration import read_configuration
 
 Findings = Mapping[str, Mapping[str, Any]]

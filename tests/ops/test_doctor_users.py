@@ -7,8 +7,8 @@ import pytest
 from leasehold.doctor.broker import look_at_redis
 from leasehold.doctor.findings import Finding
 from scheduler.view.connection import make_redis
+from testbed.servers import redis_server, redis_url
 from tests.redis_roles import RedisWithRoles
-from tests.servers import redis_server, redis_url
 
 __all__ = ["redis_server", "redis_url"]
 

@@ -17,9 +17,9 @@ import pytest
 
 from leasehold.client.discovery import FOLDER, RunningStack, read_running
 from leasehold.extras import EXTRAS
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
 from tests.ci_rules import NO_INDEX
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 # pip installs a hundred packages, and a stack starts.

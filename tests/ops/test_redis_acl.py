@@ -24,11 +24,11 @@ from leasehold.web.token_file import TOKEN_FILE, read_token, write_token
 from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.view.connection import make_redis
 from tasks.alive import read_sign
+from testbed.processes import Process, wait_for
+from testbed.stack import ROOT, Stack
 from tests.cli.conftest import Run, run
 from tests.redis_roles import RedisWithRoles, read_rules
 from tests.system.conftest import RULES
-from tests.system.processes import Process, wait_for
-from tests.system.stack import ROOT, Stack
 from workers.embedded_redis import RedisServer
 
 __all__ = ["run"]

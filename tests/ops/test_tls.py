@@ -21,9 +21,9 @@ from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from tasks.app import make_app
 from tasks.queues import list_queues
-from tests.servers import redis_server, redis_url
-from tests.system.processes import PATIENCE, Process, wait_for
-from tests.system.stack import ROOT, a_pool
+from testbed.processes import PATIENCE, Process, wait_for
+from testbed.servers import redis_server, redis_url
+from testbed.stack import ROOT, a_pool
 from tests.tls_proxy import Authority, TlsProxy
 from workers.embedded_redis import RedisServer
 from workers.setting_types import SecretText

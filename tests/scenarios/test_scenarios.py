@@ -2,7 +2,8 @@
 
 A file has the scenario (`scenario`, its name is the rule), and what is expected: `ticks` (time -> the decisions of the
 ticks at that time, then the waits with their codes, as in `tests/rules/playing.py`) and, where accounts pay, the final
-`balances` without zeros at their ends. With `"plain": true` the plain scheduler of `tests/rules/quota` agrees, too.
+`balances` without zeros at their ends. With `"plain": true` the plain scheduler of `tests/reference_model/quota`
+agrees, too.
 """
 
 import json
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.reference_model import comparing
+from tests.reference_model.quota import playing
 from tests.rules.playing import Document, a_scenario, play_out, submit, tick
 from tests.rules.qscheduler import balances
-from tests.rules.quota import playing
 from tests.scenarios.files import FOLDER, format_file, keep_difference
 
 FILES = sorted(FOLDER.glob("*.json"))

@@ -15,7 +15,7 @@ from scheduler.ports import DatabaseWentBackError, Store
 from scheduler.store.backup import Backup, BackupError, back_up, put_back, read_backup
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
-from tests.postgresql_server import find_binaries
+from testbed.postgresql_server import find_binaries
 from tests.store.conftest import SQL_KINDS
 
 

@@ -10,9 +10,9 @@ from scheduler.ports import StandbyError, StoreUnavailableError
 from scheduler.store.migrating import migrate, schema_state
 from scheduler.store.opening import find_fault
 from scheduler.store.sql import SqlStore
+from testbed.postgresql_server import PostgresServer, start_own_postgresql
+from testbed.proxy import Proxy
 from tests.builders import a_slot
-from tests.postgresql_server import PostgresServer, start_own_postgresql
-from tests.proxy import Proxy
 from tests.store.conftest import Open
 from tests.store.test_contract import save
 

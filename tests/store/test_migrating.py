@@ -21,7 +21,7 @@ from scheduler.store.memory import MemoryStore
 from scheduler.store.migrating import SchemaState, _configure, migrate, schema_state
 from scheduler.store.opening import open_store
 from scheduler.store.tables import metadata
-from tests.postgresql_server import PostgresServer
+from testbed.postgresql_server import PostgresServer
 from tests.store.conftest import SQL_KINDS
 
 

@@ -18,10 +18,10 @@ from scheduler.store.migrating import migrate, schema_state
 from scheduler.store.opening import choose_dialect, find_fault, open_store
 from scheduler.store.sql import SqlStore
 from scheduler.store.try_write import try_write
+from testbed.postgresql_server import PostgresServer, find_binaries
+from testbed.proxy import Proxy
 from tests.builders import a_reservation, a_slot
 from tests.pgbouncer import PgBouncer
-from tests.postgresql_server import PostgresServer, find_binaries
-from tests.proxy import Proxy
 from tests.store.conftest import Open
 from tests.store.test_contract import insert, save
 

@@ -19,12 +19,12 @@ from scheduler.store.opening import open_store
 from scheduler.store.postgresql import PostgresDialect
 from scheduler.store.sql import SqlStore
 from scheduler.store.sql_transaction import SqlTransaction
+from testbed.postgresql_server import PostgresServer, start_own_postgresql
+from testbed.processes import wait_for
 from tests.builders import a_reservation, a_slot
-from tests.postgresql_server import PostgresServer, start_own_postgresql
 from tests.store.conftest import Open
 from tests.store.scripts import FORKED, KILLED, run_script
 from tests.store.test_contract import an_event, insert, save
-from tests.system.processes import wait_for
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.ports import EventFilter
-from tests.system.processes import PATIENCE, Process, wait_for
-from tests.system.stack import ROOT, Stack, a_pool
+from testbed.processes import PATIENCE, Process, wait_for
+from testbed.stack import ROOT, Stack, a_pool
 
 SCRIPT: Final = ROOT / "examples" / "bad-day.toml"
 SPEED: Final = 1440.0

@@ -4,8 +4,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.system.processes import wait_for
-from tests.system.stack import Stack, a_pool
+from testbed.processes import wait_for
+from testbed.stack import Stack, a_pool
 
 STACK = pytest.StashKey[Stack]()
 

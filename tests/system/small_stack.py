@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from threading import Event
 
-from tests.servers import start_own_postgresql
-from tests.system.processes import wait_for
-from tests.system.stack import ROOT, Stack
+from testbed.processes import wait_for
+from testbed.servers import start_own_postgresql
+from testbed.stack import ROOT, Stack
 
 
 class SmallStack(Stack):

@@ -8,9 +8,9 @@ import pytest
 
 from scheduler.model.reservations import Reservation
 from scheduler.ports import EventFilter
+from testbed.processes import wait_for
+from testbed.stack import Stack
 from tests.system.conftest import RULES
-from tests.system.processes import wait_for
-from tests.system.stack import Stack
 
 pytestmark = pytest.mark.timeout(180)
 POOL = "budget-lab"

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from scheduler.model.transitions import INACTIVE
+from testbed.processes import wait_for
+from testbed.stack import Stack
 from tests.system.bad_day import (
     MAX_SLOTS,
     PER_HOUR,
@@ -23,8 +25,6 @@ from tests.system.bad_day import (
     read_waits,
     sum_seconds,
 )
-from tests.system.processes import wait_for
-from tests.system.stack import Stack
 from workers.ec2.clients import Ec2Access, make_client
 
 pytestmark = pytest.mark.timeout(240)

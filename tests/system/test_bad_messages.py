@@ -12,9 +12,9 @@ import pytest
 from scheduler.model.reservations import Reservation
 from scheduler.operations.commands.intake import MOST_ITEMS
 from scheduler.protocol.names import QUEUE_NAMES, RESERVATIONS
+from testbed.processes import wait_for
+from testbed.stack import RESEND_SECONDS, Answer, Stack
 from tests.system.bad_messages import BadMessage, Generator, Kind
-from tests.system.processes import wait_for
-from tests.system.stack import RESEND_SECONDS, Answer, Stack
 
 pytestmark = pytest.mark.timeout(300)
 MESSAGES = 10_000

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.processes import wait_for
-from tests.system.stack import Stack, a_pool
+from testbed.processes import wait_for
+from testbed.stack import Stack, a_pool
 
 COUNT = 40
 pytestmark = pytest.mark.timeout(240)

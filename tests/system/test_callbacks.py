@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from tests.system.processes import PATIENCE
-from tests.system.stack import Stack
+from testbed.processes import PATIENCE
+from testbed.stack import Stack
 
 pytestmark = pytest.mark.timeout(120)
 QUEUE = "a-producers-queue"

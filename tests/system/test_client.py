@@ -11,8 +11,8 @@ import pytest
 
 from leasehold import Client
 from scheduler.view.connection import make_redis
-from tests.system.processes import wait_for
-from tests.system.stack import Stack
+from testbed.processes import wait_for
+from testbed.stack import Stack
 
 pytestmark = pytest.mark.timeout(120)
 TTL = 2.0

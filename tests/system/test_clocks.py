@@ -11,9 +11,9 @@ import pytest
 
 from scheduler.protocol.names import CANARY, task_name
 from scheduler.view.redis_meter import RedisMeter
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack, a_pool
 from tests.system.conftest import RULES
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack, a_pool
 
 pytestmark = pytest.mark.timeout(300)
 TTL: Final = 6.0

@@ -16,10 +16,10 @@ import pytest
 from leasehold.texts.toml_text import format_toml
 from scheduler.protocol.clock import read_offsets
 from scheduler.store.migrating import migrate
+from testbed.processes import wait_for
+from testbed.stack import Stack
 from tests.cli.conftest import Run, run
 from tests.system.conftest import RULES
-from tests.system.processes import wait_for
-from tests.system.stack import Stack
 
 __all__ = ["run"]
 

@@ -12,9 +12,9 @@ from leasehold.client.lease_changes import Change
 from leasehold.client.reservation_fields import ComponentFields
 from scheduler.model.reservations import Reservation
 from scheduler.ports import EventFilter
+from testbed.processes import PATIENCE, wait_for
+from testbed.stack import Stack, a_pool
 from tests.system.conftest import RULES
-from tests.system.processes import PATIENCE, wait_for
-from tests.system.stack import Stack, a_pool
 
 pytestmark = pytest.mark.timeout(180)
 LAB, FLEET = "elastic-lab", "elastic-fleet"

@@ -14,9 +14,9 @@ import pytest
 
 from scheduler.ports import EventFilter, Pending
 from scheduler.protocol.names import RESERVATIONS, task_name
+from testbed.processes import PATIENCE, wait_for
+from testbed.stack import Stack
 from tests.system.bad_messages import an_envelope
-from tests.system.processes import PATIENCE, wait_for
-from tests.system.stack import Stack
 from tests.system.test_lost_messages import Producer, awaiting_start, database_locked, is_stored, writes_paused
 
 pytestmark = pytest.mark.timeout(240)

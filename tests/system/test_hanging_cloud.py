@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from scheduler.protocol.names import LAUNCH
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack
 from tests.system.test_lost_messages import stopped
 
 # Enough for a start, a stop and a launch, each within the timeout of `wait_for`.

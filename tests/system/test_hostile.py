@@ -19,10 +19,10 @@ from scheduler.ports import StoredPrincipal
 from scheduler.protocol.names import RESERVATIONS, task_name
 from scheduler.protocol.signing import format_key_line, read_key, sign_headers
 from scheduler.protocol.verbs import Role
+from testbed.processes import wait_for
+from testbed.stack import Stack, a_pool
 from tests.operations.hostile import KEY, Item, list_attempts
 from tests.system.bad_messages import an_envelope
-from tests.system.processes import wait_for
-from tests.system.stack import Stack, a_pool
 from workers.settings import AccessSettings, Settings
 
 RULES: dict[str, Any] = {

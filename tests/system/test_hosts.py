@@ -10,9 +10,9 @@ import pytest
 
 from leasehold.doctor.rules import judge_hosts
 from scheduler.ports import EventFilter
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack, a_pool
 from tests.system.conftest import RULES
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack, a_pool
 
 pytestmark = pytest.mark.timeout(240)
 TIMEOUT = 4.0

@@ -10,9 +10,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from scheduler.model.launch_backoff import Hold
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack, a_pool
 from tests.system.conftest import RULES
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack, a_pool
 
 OFFERING = "m5.xlarge"
 HOLD_SECONDS = 5.0

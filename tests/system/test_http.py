@@ -11,9 +11,9 @@ import pytest
 from leasehold import Client, Refused, Unavailable
 from leasehold.stack.configuration import find_free_port
 from leasehold.web.token_file import write_token
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
-from tests.system.stack import Stack
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
+from testbed.stack import Stack
 
 pytestmark = pytest.mark.timeout(120)
 

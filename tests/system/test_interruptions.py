@@ -11,9 +11,9 @@ from leasehold import Client
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import INTERRUPTION_SECONDS, EventFilter
+from testbed.processes import wait_for
+from testbed.stack import Stack, a_pool
 from tests.system.conftest import RULES
-from tests.system.processes import wait_for
-from tests.system.stack import Stack, a_pool
 
 pytestmark = pytest.mark.timeout(120)
 POOL = "spot"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from scheduler.ports import EventFilter
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack
+from testbed.takeover import kill_holder, second_scheduler
 from tests.chaos.points import give_order
 from tests.chaos.worker import FOLDER, HOST
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack
-from tests.system.takeover import kill_holder, second_scheduler
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -16,8 +16,8 @@ from leasehold.client.models import Reservation
 from scheduler.model.transitions import ENDED
 from scheduler.ports import EventFilter
 from scheduler.protocol.names import RESERVATIONS
-from tests.system.processes import PATIENCE, wait_for
-from tests.system.stack import Stack
+from testbed.processes import PATIENCE, wait_for
+from testbed.stack import Stack
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -8,9 +8,9 @@ import pytest
 from scheduler.model.rules import read_rules
 from scheduler.operations.market.refresh import refresh_market
 from tasks.queues import MARKET
+from testbed.processes import wait_for
+from testbed.stack import Stack, a_pool
 from tests.system.conftest import RULES
-from tests.system.processes import wait_for
-from tests.system.stack import Stack, a_pool
 
 pytestmark = pytest.mark.timeout(120)
 POOL = "market"

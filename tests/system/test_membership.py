@@ -10,8 +10,8 @@ import pytest
 from leasehold.stack.configuration import find_free_port
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack
 
 ANOTHER = "a" * 32
 PROGRAMS = {

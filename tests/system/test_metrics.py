@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from scheduler.model.waiting_codes import WAITING_CODES
 from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.view.metric_table import METRICS
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack, a_pool
 from tests.system.conftest import RULES
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack, a_pool
 
 pytestmark = pytest.mark.timeout(120)
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -13,8 +13,8 @@ import pytest
 
 from leasehold.stack.configuration import find_free_port
 from scheduler.protocol.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack
 
 pytestmark = pytest.mark.timeout(120)
 BATCH: Final = 40

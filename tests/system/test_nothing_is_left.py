@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.guarding import Guarded
-from tests.system.processes import wait_for
-from tests.system.stack import ROOT
+from testbed.guarding import Guarded
+from testbed.processes import wait_for
+from testbed.stack import ROOT
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 STARTED = {"family", "redis", "postgresql"}

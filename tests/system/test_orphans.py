@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scheduler.ports import EventFilter
-from tests.system.processes import wait_for
-from tests.system.stack import IMAGE, Stack
+from testbed.processes import wait_for
+from testbed.stack import IMAGE, Stack
 from workers.ec2.clients import Ec2Access, make_client
 
 if TYPE_CHECKING:

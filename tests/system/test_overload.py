@@ -14,8 +14,8 @@ import pytest
 
 from leasehold import Client
 from scheduler.view.redis_meter import RedisMeter
-from tests.system.processes import wait_for
-from tests.system.stack import Stack
+from testbed.processes import wait_for
+from testbed.stack import Stack
 
 pytestmark = pytest.mark.timeout(240)
 QUERIES = 600

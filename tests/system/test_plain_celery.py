@@ -14,9 +14,9 @@ from celery import Celery
 from scheduler.model.events import Event
 from scheduler.ports import EventFilter
 from scheduler.protocol.names import LAUNCH, RESERVATIONS
+from testbed.processes import wait_for
+from testbed.stack import ROOT, Stack
 from tests.system.bad_messages import an_envelope
-from tests.system.processes import wait_for
-from tests.system.stack import ROOT, Stack
 
 SUBMIT = "leasehold.reservations.submit"
 REFUSED = "leasehold_messages_refused_total"

@@ -14,8 +14,8 @@ from leasehold import Client
 from leasehold.client.discovery import find_running
 from leasehold.client.models import Reservation
 from leasehold.stack.configuration import find_free_port
-from tests.system.processes import Process, wait_for
-from tests.system.stack import ROOT
+from testbed.processes import Process, wait_for
+from testbed.stack import ROOT
 
 REGION: Final = "us-east-1"
 PARAMETER: Final = "/images/builder"

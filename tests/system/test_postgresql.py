@@ -7,10 +7,10 @@ import pytest
 from leasehold.stack import Stack
 from scheduler.model.transitions import PHASES
 from scheduler.store.migrating import schema_state
-from tests.postgresql_server import PostgresServer
-from tests.proxy import Proxy
-from tests.system.processes import wait_for
-from tests.system.stack import IMAGE
+from testbed.postgresql_server import PostgresServer
+from testbed.processes import wait_for
+from testbed.proxy import Proxy
+from testbed.stack import IMAGE
 
 pytestmark = pytest.mark.timeout(120)
 POOL = {"system": "x86_64-linux", "max_slots": 1, "max_leases_per_slot": 4, "ec2": {"image": IMAGE}}

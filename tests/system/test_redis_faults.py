@@ -10,8 +10,8 @@ import pytest
 from scheduler.model.view import View
 from scheduler.ports import EventFilter
 from scheduler.view.redis_view_cache import RedisViewCache
-from tests.system.processes import wait_for
-from tests.system.stack import Stack
+from testbed.processes import wait_for
+from testbed.stack import Stack
 from tests.view.rows import as_in_view
 
 pytestmark = pytest.mark.timeout(240)

@@ -11,9 +11,9 @@ import pytest
 from leasehold import Client
 from scheduler.protocol.names import task_name
 from scheduler.store.backup import put_back, read_backup
-from tests.postgresql_server import PostgresServer, find_binaries
-from tests.system.processes import PATIENCE, Process, wait_for
-from tests.system.stack import Stack, a_pool
+from testbed.postgresql_server import PostgresServer, find_binaries
+from testbed.processes import PATIENCE, Process, wait_for
+from testbed.stack import Stack, a_pool
 
 pytestmark = pytest.mark.timeout(300)
 

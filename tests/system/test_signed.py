@@ -22,10 +22,10 @@ from scheduler.ports import EventFilter, StoredPrincipal
 from scheduler.protocol.names import RESERVATIONS, task_name
 from scheduler.protocol.signing import SignedFields, format_key_line, hash_body, read_key, sign, sign_headers
 from tasks.alive import WORKER_SECONDS, Sign, read_sign
+from testbed.processes import Process, wait_for
+from testbed.stack import Answer, Stack
 from tests.system.bad_messages import an_envelope
 from tests.system.conftest import RULES
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Answer, Stack
 
 SUBMIT, CANCEL = (task_name(RESERVATIONS, verb) for verb in ("submit", "cancel"))
 Envelope = dict[str, Any]

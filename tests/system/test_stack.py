@@ -4,9 +4,9 @@ from uuid import uuid4
 
 import pytest
 
+from testbed.processes import wait_for
+from testbed.stack import Answer, Stack, a_pool
 from tests.system.conftest import RULES
-from tests.system.processes import wait_for
-from tests.system.stack import Answer, Stack, a_pool
 
 pytestmark = pytest.mark.timeout(120)
 

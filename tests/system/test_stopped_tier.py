@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler.model.slots import Slot
-from tests.system.processes import wait_for
-from tests.system.stack import Stack, a_pool
+from testbed.processes import wait_for
+from testbed.stack import Stack, a_pool
 
 SMALL = {"name": "c5.large", "market": "on-demand", "price": 0.1, "resources": {"cpus": 2}}
 LARGE = {"name": "c5.xlarge", "market": "on-demand", "price": 0.12, "resources": {"cpus": 4}}

@@ -3,8 +3,8 @@
 import json
 from typing import Final
 
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack
 
 HOSTILE: Final = "x\x1b[2Jy\x1b]0;owned\x07z\x9b31mw\x9d\u202ev\x7f"
 SHOWN: Final = r"x\x1b[2Jy"

@@ -24,8 +24,8 @@ from tasks.dispatch import CeleryDispatcher
 from tasks.messages import check_message
 from tasks.queues import TICK
 from tasks.transport import Transport
-from tests.proxy import EVERY, Proxy
-from tests.servers import start_own_redis
+from testbed.proxy import EVERY, Proxy
+from testbed.servers import start_own_redis
 from workers.embedded_redis import RedisServer
 from workers.settings import read_settings
 

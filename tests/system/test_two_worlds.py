@@ -11,9 +11,9 @@ import pytest
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.slots import Slot
 from scheduler.ports import EventFilter
+from testbed.processes import wait_for
+from testbed.stack import Stack
 from tests.system.conftest import RULES
-from tests.system.processes import wait_for
-from tests.system.stack import Stack
 from tests.system.two_worlds import (
     CONFIG,
     HOST,

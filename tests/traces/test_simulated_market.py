@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.market_week import compare
 from scheduler.model.rules import Rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.cloud_documents import MarketDocument, read_simulated_cloud
@@ -147,13 +146,3 @@ def test_a_wrong_market_is_refused_in_one_line(market: Document, line: str) -> N
     with pytest.raises(InvalidInputError) as raised:
         read_simulated_cloud({"market": market}, Rules())
     assert str(raised.value) == line
-
-
-def test_in_a_day_each_launch_of_a_pool_by_prices_is_the_cheapest_and_the_waits_stay() -> None:
-    """A small version of `bench.market_week`. In one day prices hardly leave those of hour 0."""
-    fixed, priced = compare("alike", 2, 1.0)
-    assert priced.summary.finished == fixed.summary.finished == priced.summary.jobs > 800
-    assert priced.summary.cost < 1.02 * fixed.summary.cost
-    assert len(priced.summary.bill) > 3 * len(fixed.summary.bill)
-    assert priced.summary.wait.mean == pytest.approx(fixed.summary.wait.mean, abs=1.0)
-    assert sum(each.dollars for each in priced.summary.bill) == pytest.approx(priced.summary.cost)

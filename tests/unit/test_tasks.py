@@ -31,8 +31,8 @@ from tasks.monitor import refuse
 from tasks.queues import HELD_A_PROCESS, list_routes
 from tasks.requests import ReadableRequest, describe_arguments
 from tasks.worker import worker_options
+from testbed.processes import Process, wait_for
 from tests.builders import a_slot
-from tests.system.processes import Process, wait_for
 from workers.services import PerProcess
 from workers.settings import FlowerSettings, read_settings
 

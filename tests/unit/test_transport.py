@@ -18,7 +18,7 @@ from tasks.admission import Arrival, find_admission
 from tasks.app import app
 from tasks.messages import ExpiredMessages
 from tasks.transport import Channel, Transport
-from tests.servers import redis_client, redis_server, redis_url
+from testbed.servers import redis_client, redis_server, redis_url
 from tests.system.bad_messages import an_envelope
 from workers.services import PerProcess
 from workers.settings import read_settings

@@ -14,8 +14,8 @@ from scheduler.view.memory_meter import MemoryMeter
 from scheduler.view.redis_meter import RedisMeter
 from scheduler.view.redis_ports import RedisLeaderLock, RedisNotifier
 from scheduler.view.redis_view_cache import RedisViewCache
+from testbed.servers import SERVERS, FindRedis, OpenRedis, find_redis, open_redis, redis_client
 from tests.builders import NOW
-from tests.servers import SERVERS, FindRedis, OpenRedis, find_redis, open_redis, redis_client
 
 __all__ = ["find_redis", "open_redis", "redis_client"]
 

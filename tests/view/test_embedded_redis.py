@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from scheduler.view.connection import make_redis
-from tests.servers import SERVERS, start_own_redis
+from testbed.servers import SERVERS, start_own_redis
 from workers import embedded_redis
 from workers.embedded_redis import NO_SERVER, RedisServer, RedisStartError, find_redis_server, start_redis
 

@@ -11,8 +11,8 @@ from scheduler.ports import Heard, Heartbeats
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryHeartbeats
 from scheduler.view.redis_ports import KEPT_SECONDS, RedisHeartbeats
+from testbed.servers import FindRedis
 from tests.builders import NOW
-from tests.servers import FindRedis
 from tests.view.conftest import BACKENDS
 
 SHORT = 5.0

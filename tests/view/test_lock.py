@@ -10,7 +10,7 @@ from scheduler.ports import LeaderLock, ViewUnavailableError
 from scheduler.view.lock_renewal import Renewal
 from scheduler.view.memory import LockHolder, MemoryLeaderLock
 from scheduler.view.redis_ports import RedisLeaderLock
-from tests.servers import OpenRedis
+from testbed.servers import OpenRedis
 from tests.view.conftest import MakeLock, MakeLockAndNotifier
 
 

@@ -10,9 +10,9 @@ from scheduler.protocol.redis_primary import count_left
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from tasks.app import make_app
+from testbed.processes import wait_for
+from testbed.redis_pair import RedisPair
 from tests.builders import a_slot
-from tests.redis_pair import RedisPair
-from tests.system.processes import wait_for
 from workers.settings import read_settings
 
 

@@ -13,7 +13,7 @@ from scheduler.ports import ViewUnavailableError
 from scheduler.protocol.names import CANARY, LAUNCH, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.view.connection import make_redis
 from tasks.app import make_app
-from tests.servers import redis_client, redis_server, redis_url
+from testbed.servers import redis_client, redis_server, redis_url
 from workers.queue_watch import QueueWatch, WaitingMessages
 from workers.settings import read_settings
 

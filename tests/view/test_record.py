@@ -6,7 +6,7 @@ import redis
 from scheduler.ports import Remembered
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisRecord
-from tests.servers import OpenRedis
+from testbed.servers import OpenRedis
 
 LARGE = 2**53 - 1
 ONE, TWO = "1" * 32, "2" * 32

@@ -10,7 +10,7 @@ from scheduler.protocol.clock import KEPT_SECONDS, ProcessOffset, read_offsets
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
 from scheduler.view.redis_view_cache import RedisViewCache
-from tests.servers import redis_client, redis_server, redis_url
+from testbed.servers import redis_client, redis_server, redis_url
 
 __all__ = ["redis_client", "redis_server", "redis_url"]
 

@@ -17,7 +17,7 @@ from scheduler.model.view import Gone
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import Ahead, make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
-from tests.servers import SERVERS, OpenRedis, start_own_redis
+from testbed.servers import SERVERS, OpenRedis, start_own_redis
 from tests.view.rows import LAUNCH_REQUESTS, SECRET, content, hold_at, reservation_at, slot_at
 from workers.embedded_redis import RedisServer
 

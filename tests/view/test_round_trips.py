@@ -12,8 +12,8 @@ from scheduler.protocol.names import TICKS
 from scheduler.view.connection import Bundle
 from scheduler.view.redis_ports import RedisLeaderLock, RedisNotifier, RedisRecord
 from scheduler.view.redis_view_cache import RedisViewCache
+from testbed.servers import OpenRedis
 from tests.builders import a_reservation, a_slot
-from tests.servers import OpenRedis
 
 ONE, TWO = "1" * 32, "2" * 32
 

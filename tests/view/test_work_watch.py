@@ -11,7 +11,7 @@ import redis
 from scheduler.ports import NoWorkWatch, Waiting, Work, WorkWatch
 from scheduler.protocol.names import DEFAULT_PREFIX, HEALTH, LAUNCH, RedisNames
 from scheduler.view.connection import make_redis
-from tests.system.processes import wait_for
+from testbed.processes import wait_for
 from workers.work_watch import RedisWorkWatch
 
 Open = Callable[..., RedisWorkWatch]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from scheduler.model.reservations import Reservation, list_instances
 from scheduler.model.view import Row
+from tests.reference_model.cascade import Setting, Wish, serve
 from tests.rules.fleets import QUICKLY
-from tests.rules.naive_cascade import Setting, Wish, serve
 from tests.rules.playing import Document, act, ticks
 from tests.rules.watching import Seen, watch
 

@@ -14,7 +14,7 @@ from scheduler.policy.quota.accounting import used_since_charge
 from scheduler.policy.quota.usage import RunningUse
 from scheduler.policy.replan.kept_cycle import KeptCycle
 from tests.builders import NOW, a_lease
-from tests.rules.quota.sequences import Sequence, find_difference
+from tests.reference_model.quota.sequences import Sequence, find_difference
 from tests.rules.quotas import a_host, an_account, quota_rules, runs, waits
 
 # Tracing triples their time, and the lines that they run are those of the scenarios.
@@ -37,7 +37,7 @@ def test_a_plan_with_what_earlier_plans_left_behind_is_the_plan_of_a_new_view(
     monkeypatch.setattr(KeptCycle, "go_on", count)
     for seed in range(SEQUENCES):
         tick, found = find_difference(seed)
-        assert tick is None, f"python -m tests.rules.quota.sequences {seed} 1"
+        assert tick is None, f"python -m tests.reference_model.quota.sequences {seed} 1"
         met += found
     assert (
         min(

@@ -17,8 +17,8 @@ from scheduler.policy.plan import plan
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from tests.builders import NOW, a_component, a_lease
-from tests.rules.quota.generator import make_scenario
-from tests.rules.quota.playing import RestartedPlayer, compare, play_engine
+from tests.reference_model.quota.generator import make_scenario
+from tests.reference_model.quota.playing import RestartedPlayer, compare, play_engine
 from tests.rules.quotas import a_host, an_account, levels, quota_rules, runs, waits
 
 Document = dict[str, Any]

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from tests.rules.quota.generator import make_scenario
-from tests.rules.quota.playing import Document, compare, find_kinds, play_plain
+from tests.reference_model.quota.generator import make_scenario
+from tests.reference_model.quota.playing import Document, compare, find_kinds, play_plain
 
 RUNS = range(150)
 scenario = cache(make_scenario)

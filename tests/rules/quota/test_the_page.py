@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.rules.quota.playing import play_plain
+from tests.reference_model.quota.playing import play_plain
 
 Document = dict[str, Any]
 

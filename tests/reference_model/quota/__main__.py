@@ -1,4 +1,4 @@
-"""Long runs of the comparison: `python -m tests.rules.quota --runs 1000 --first 5000`.
+"""Long runs of the comparison: `python -m tests.reference_model.quota --runs 1000 --first 5000`.
 
 Writes the smallest scenario that shows the first difference as a scenario file, prints the path and the decisions of
 both sides, and ends with status 1.
@@ -10,15 +10,15 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from tests.reference_model.quota.generator import make_scenario
+from tests.reference_model.quota.playing import Document, compare, find_kinds, play_plain
 from tests.reference_model.shrinking import shrink
-from tests.rules.quota.generator import make_scenario
-from tests.rules.quota.playing import Document, compare, find_kinds, play_plain
 from tests.scenarios.files import FOLDER, keep_difference
 
 
 def main() -> int:
     """Compare run after run, and print at the end what the runs contained."""
-    parser = ArgumentParser(prog="python -m tests.rules.quota", description=__doc__.partition("\n")[0])
+    parser = ArgumentParser(prog="python -m tests.reference_model.quota", description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=1000, help="how many scenarios; default %(default)s")
     parser.add_argument("--first", type=int, default=0, help="the number of the first; default %(default)s")
     parser.add_argument("--all", action="store_true", help="go on after a difference, and print only their numbers")

@@ -1,9 +1,7 @@
 """The table of `make bench`: its rows, its results, and the section of the page that it writes."""
 
 import json
-import re
 import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,11 @@ import pytest
 
 from bench import targets
 from bench._asked import FULL, QUICK, Row, Sizes, list_rows
-from bench._others import describe
-from bench._picture import Curve, Panel, draw
 from bench._steps import Step, list_panels, list_steps
-from bench._table import BEGIN, END, Found, judge, list_cells, make_document, show, write_section
-from bench._trivial_tasks import measure as measure_tasks
-from bench.targets import PARTS, StepError, measure, read_command_line, report, run_step
+from bench._table import BEGIN, END, Found, judge, list_cells, make_document
+from bench.targets import PARTS, StepError, measure, read_command_line, report
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 RATE = Row("sqlite", "sqlite.lease", "leases", "/s", 7_000, 15_000, (3, 6), "rate")
 DELAY = Row("ticks", "tick.arrival", "arrival", "ms", 20, 5)
 SECONDS = {"cold": 0.4, "unchanged": 0.003, "churned": 0.03}
@@ -84,23 +79,12 @@ def test_the_bounds_are_multiples_of_the_faster_other_system_of_the_run() -> Non
     assert judge(RATE, make_found(sqlite__lease=6_500), is_quick=False) == "**missed**"
 
 
-def test_a_smaller_amount_of_work_has_no_verdict() -> None:
-    found = make_found(tick__arrival=1, tick__costs=34)
-    assert judge(DELAY, found, is_quick=True) == "smaller run"
-    costs = Row("ticks", "tick.costs", "costs", "", 60, 30, is_sized=False)
-    assert judge(costs, found, is_quick=True) == "reached"
-
-
 def test_every_row_has_a_step_that_measures_it() -> None:
     steps = list_steps(FULL)
     assert {row.step for row in list_rows(FULL)} == {step.name for step in steps} - {"others"}
     assert {step.part for step in steps} == set(PARTS)
     assert {row.step for row in list_rows(FULL) if row.needs_large} == {s.name for s in steps if s.needs_large}
     assert len({row.key for row in list_rows(FULL)}) == len(list_rows(FULL))
-
-
-def test_every_step_prints_json() -> None:
-    assert {step.module for step in list_steps(FULL) if "--json" not in step.arguments} == {"bench._load"}
 
 
 def test_every_row_has_its_figure_when_all_steps_work() -> None:
@@ -157,41 +141,6 @@ def test_steps_that_were_not_requested_are_not_run() -> None:
     assert measure(list_steps(FULL), choose("--no-others"), answer).failures["others"] == "not run, --no-others"
 
 
-def test_a_process_that_fails_gives_its_last_line() -> None:
-    def make(module: str, *arguments: str) -> Step:
-        return Step("plans", "a", module, arguments, lambda found, document: None)
-
-    with pytest.raises(StepError, match="No module named bench"):
-        run_step(make("bench.no_such_bench"))
-    with pytest.raises(StepError, match="no JSON"):
-        run_step(make("bench.plan", "--help"))
-    assert run_step(make("json.tool", str(Path(__file__).parents[1] / "durations.json")))
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (
-            subprocess.CalledProcessError(1, "pip", stderr="a\nERROR: No matching distribution\n\n"),
-            "ERROR: No matching",
-        ),
-        (subprocess.CalledProcessError(1, "pip", stderr=""), "CalledProcessError"),
-        (subprocess.TimeoutExpired("ray", 1_200), "no end within 1200 s"),
-        (AssertionError("a task of raw Celery does not answer"), "a task of raw Celery"),
-    ],
-)
-def test_another_system_is_skipped_with_its_reason(error: Exception, reason: str) -> None:
-    assert describe(error).startswith(reason)
-
-
-def test_the_trivial_tasks_are_counted_and_timed() -> None:
-    ran: list[int] = []
-    found = measure_tasks(ran.append, 5, [10, 20])
-    assert ran == [1] * 20 + [200] + [1] * 5 + [10, 20]
-    assert set(found["rates"]) == {"10", "20"}
-    assert found["p50"] <= found["p99"]
-
-
 def test_the_document_has_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = choose("--json", "--large")
     report(chosen, FULL, measure(list_steps(FULL), chosen, answer))
@@ -219,13 +168,6 @@ def test_the_page_and_the_picture_are_written(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "growth.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
-def test_a_page_without_the_marks_is_refused(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"# Title\n{BEGIN}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="does not have the marks"):
-        write_section(page, "text")
-
-
 def test_the_page_of_the_repository_has_the_section() -> None:
     section = targets.PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     assert any(all(row.what in section for row in list_rows(sizes)) for sizes in (QUICK, FULL))
@@ -237,36 +179,6 @@ def test_a_part_of_the_table_is_not_written(capsys: pytest.CaptureFixture[str]) 
         choose("--write", "--only", "ticks")
     assert "--write needs all parts" in capsys.readouterr().err
     assert choose("--write").picture == targets.PICTURE
-
-
-def test_help_has_examples(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench.targets", "--help"])
-    with pytest.raises(SystemExit):
-        targets.main()
-    assert "python -m bench.targets --only ticks" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (7_140.4, "/s", "7,140/s"),
-        (0.0046, "s", "0.0046 s"),
-        (99.96, "ms", "100 ms"),
-        (34.0, "", "34"),
-        (1.3, "×", "1.3×"),
-    ],
-)
-def test_figures_have_three_digits(value: float, unit: str, text: str) -> None:
-    assert show(value, unit) == text
-
-
-def test_the_points_of_a_curve_stand_on_logarithmic_axes() -> None:
-    text = draw([Panel("a & b", "x", "y", [Curve("one", [(10, 1), (100, 10), (1_000, 100)])]), Panel("c", "", "", [])])
-    (places,) = re.findall(r'class="curve" stroke="[^"]+" points="([^"]+)"', text)
-    points = [tuple(map(float, place.split(","))) for place in places.split()]
-    assert points[1] == pytest.approx([(points[0][at] + points[2][at]) / 2 for at in (0, 1)], abs=0.1)
-    assert "a &amp; b" in text
-    assert "not measured" in text
 
 
 def test_the_picture_shows_plans_and_leases_of_all_systems() -> None:

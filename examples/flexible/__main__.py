@@ -1,4 +1,4 @@
-"""Compare rigid, malleable, flexible and yielding: `python -m bench.flexible`; `--help` lists the options.
+"""Compare rigid, malleable, flexible and yielding: `python -m examples.flexible`; `--help` lists the options.
 
 This repeats the comparison of the paper on the flexible heuristic (Pace, Venzano, Carra, Michiardi, arXiv
 1611.09528) on a workload like theirs, with the simulator, and so with the plan and the operations of production.
@@ -18,10 +18,10 @@ from time import monotonic
 
 import msgspec
 
-from bench._flexible_figures import Case, Figures, measure
-from bench._flexible_page import draw, list_table, write_page
-from bench._flexible_play import Setting
-from bench._flexible_workload import SIZES
+from examples.flexible.figures import Case, Figures, measure
+from examples.flexible.page import draw, list_table, write_page
+from examples.flexible.play import Setting
+from examples.flexible.workload import SIZES
 
 ELASTIC = ("rigid", "malleable", "flexible", "yielding")
 QUEUES = ("fifo", "size")
@@ -76,7 +76,7 @@ def read_all(path: Path) -> list[Figures]:
 
 def read_arguments() -> Namespace:
     """Return the command line's options."""
-    parser = ArgumentParser(prog="python -m bench.flexible", description=__doc__)
+    parser = ArgumentParser(prog="python -m examples.flexible", description=__doc__)
     parser.add_argument("--machines", type=int, default=2, help="of 32 cores and 128 GiB (default: 2)")
     parser.add_argument("--applications", type=int, default=100, help="of each seed (default: 100)")
     parser.add_argument("--seeds", type=int, default=10, help="workloads to play (default: 10)")

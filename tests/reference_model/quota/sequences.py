@@ -1,7 +1,7 @@
 """Generated sequences of changes of a view under `queue: quota`: rows, time, charges, commits, accounts and rules.
 
-`python -m tests.rules.quota.sequences FIRST COUNT` plays many of them and prints the first one in which a plan that
-uses what earlier plans left behind differs from a plan of a new view.
+`python -m tests.reference_model.quota.sequences FIRST COUNT` plays many of them and prints the first one
+in which a plan that uses what earlier plans left behind differs from a plan of a new view.
 """
 
 import sys

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from tests.rules.quota.nouns import UNSET, Account, Job, Lease, Place, World, read_levels
-from tests.rules.quota.paragraphs import count_cost, end_lease, level_of
+from tests.reference_model.quota.nouns import UNSET, Account, Job, Lease, Place, World, read_levels
+from tests.reference_model.quota.paragraphs import count_cost, end_lease, level_of
 
 
 def submit(world: World, asked: list[dict[str, Any]]) -> None:

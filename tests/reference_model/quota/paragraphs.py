@@ -7,7 +7,7 @@ from itertools import combinations
 from math import ceil
 from typing import Any
 
-from tests.rules.quota.nouns import FREE, LEVELS, Account, Job, Lease, Place, World, has, read_levels
+from tests.reference_model.quota.nouns import FREE, LEVELS, Account, Job, Lease, Place, World, has, read_levels
 
 Line = dict[str, Any]
 

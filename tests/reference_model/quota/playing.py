@@ -12,9 +12,9 @@ from scheduler.operations.tick.leader import Leader, take_leader_term
 from scheduler.operations.tick.tick import decide
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
-from tests.rules.quota.nouns import World
-from tests.rules.quota.paragraphs import tick
-from tests.rules.quota.words import WORDS, add_job, change_rules, put_place
+from tests.reference_model.quota.nouns import World
+from tests.reference_model.quota.paragraphs import tick
+from tests.reference_model.quota.words import WORDS, add_job, change_rules, put_place
 
 Document = dict[str, Any]
 DEATHS = 0.4

@@ -8,8 +8,8 @@ accounts run out and be able to pay again; balances near ±600 let running work 
 from random import Random
 from typing import Any
 
-from tests.rules.quota.nouns import World
-from tests.rules.quota.playing import Document, act, build_world
+from tests.reference_model.quota.nouns import World
+from tests.reference_model.quota.playing import Document, act, build_world
 
 SYSTEMS = ("x86_64-linux", "aarch64-linux")
 STEPS = (0, 0, 0.25, 0.5, 1, 1, 2, 4, 8, 64, 256, 1024)

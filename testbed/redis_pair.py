@@ -9,9 +9,9 @@ from typing import Final, Self
 import redis
 
 from scheduler.view.connection import make_redis
-from tests.proxy import Proxy
-from tests.servers import start_own_redis
-from tests.system.processes import wait_for
+from testbed.processes import wait_for
+from testbed.proxy import Proxy
+from testbed.servers import start_own_redis
 from workers.embedded_redis import RedisServer
 
 _LINKED: Final = "up"

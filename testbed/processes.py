@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 from typing import Final, TypeVar
 
-from tests.guarding import Guarded
+from testbed.guarding import Guarded
 
 PATIENCE: Final = 40.0
 """Seconds until the wait for a condition fails; far more than it takes, also on a busy machine."""

@@ -23,10 +23,10 @@ from scheduler.view.connection import make_redis
 from tasks.app import make_app
 from tasks.dispatch import CeleryDispatcher
 from tasks.signing import sign_with
-from tests.clocks.shift import Shifts
-from tests.redis_pair import RedisPair
-from tests.servers import start_own_redis
-from tests.system.processes import PATIENCE, Process, wait_for
+from testbed.clocks.shift import Shifts
+from testbed.processes import PATIENCE, Process, wait_for
+from testbed.redis_pair import RedisPair
+from testbed.servers import start_own_redis
 from workers.embedded_redis import RedisServer
 from workers.services import Services
 from workers.settings import Settings, read_settings
@@ -34,7 +34,7 @@ from workers.settings import Settings, read_settings
 RESEND_SECONDS: Final = 2.0
 CLOCK_PATIENCE: Final = 100.0
 """Seconds; longer than Redis keeps the clock offset of a process that has ended."""
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[1]
 IMAGE: Final = "ami-04681a1dbd79675a5"
 
 Answer = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Writes docs/explanation/flexible.md and its picture from the figures of `bench.flexible`."""
+"""Writes docs/explanation/flexible.md and its picture from the figures of `examples.flexible`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench._flexible_figures import STUDENT, UNSETTLED, Estimate, Figures, compare
-from bench._flexible_workload import SIZES
+from examples.flexible.figures import STUDENT, UNSETTLED, Estimate, Figures, compare
+from examples.flexible.workload import SIZES
 
 TEMPLATE = Path(__file__).with_suffix(".md")
 HOUR = 3600.0

@@ -1,12 +1,12 @@
-"""The figures of `bench.flexible`: the results of one run, and of ten runs with different seeds."""
+"""The figures of `examples.flexible`: the results of one run, and of ten runs with different seeds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import fmean, stdev
 
-from bench._flexible_play import Ended, Play, Setting
-from bench._flexible_workload import draw_workload
+from examples.flexible.play import Ended, Play, Setting
+from examples.flexible.workload import draw_workload
 from scheduler.simulation.metrics import percentile
 
 UNSETTLED = 0.2

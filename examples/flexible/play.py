@@ -1,11 +1,11 @@
-"""One play of `bench.flexible`: a workload under one setting, on the simulator's cluster, measured and checked."""
+"""One play of `examples.flexible`: a workload under one setting, on the simulator's cluster, measured and checked."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from bench._flexible_workload import CORES, MEMORY_MIB, SYSTEM, Application, Workload, list_submissions
+from examples.flexible.workload import CORES, MEMORY_MIB, SYSTEM, Application, Workload, list_submissions
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.reservations import Reservation
 from scheduler.operations.tick.tick import Ticked

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from scheduler.view.connection import make_redis
-from tests.guarding import Guarded
-from tests.postgresql_server import PostgresServer, start_own_postgresql
+from testbed.guarding import Guarded
+from testbed.postgresql_server import PostgresServer, start_own_postgresql
 from workers.embedded_redis import NO_SERVER, RedisServer, list_redis_servers, start_redis
 
 __all__ = [

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tests.system.processes import Process, wait_for
-from tests.system.stack import Stack
+from testbed.processes import Process, wait_for
+from testbed.stack import Stack
 
 SECOND: Final = "ticks-second"
 

@@ -1,4 +1,4 @@
-"""The workload of `bench.flexible`: analytic applications, drawn as the authors of the flexible heuristic drew theirs.
+"""The workload of the study: analytic applications, drawn as the authors of the flexible heuristic drew theirs.
 
 The figures are those of their published simulator (Pace, Venzano, Carra, Michiardi, arXiv 1611.09528), which reads
 them from a trace. Where this module replaces the trace, the comment names a surrogate.

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from psycopg import sql
 
 from leasehold.stack.configuration import find_free_port
 from scheduler.store.migrating import migrate
-from tests.guarding import Guarded
+from testbed.guarding import Guarded
 
 USER: Final = "leasehold"
 START_SECONDS: Final = 60.0
@@ -269,3 +270,13 @@ def postgresql_url(postgresql_server: PostgresServer, postgresql_template: str) 
     name = postgresql_server.create_database(postgresql_template)
     yield postgresql_server.url(name)
     postgresql_server.drop_database(name)
+
+
+@contextmanager
+def open_postgresql() -> Iterator[str]:
+    """The URL of a new database in a new server on loopback, the one that the tests start. Every commit is on disk."""
+    server = start_own_postgresql({})
+    try:
+        yield server.url(server.create_database())
+    finally:
+        server.remove()

@@ -47,7 +47,7 @@ def carry_out(view: View, rules: Rules, outcome: Plan, now: float) -> None:
             case Assign() | Claim() | Grant() | Revoke() | Cores():
                 view.apply(_change(view.reservations[decision.reservation], decision, now))
             case _:
-                raise AssertionError(f"the fleets of the benches cause no decision such as {decision}")
+                raise AssertionError(f"the fleets cause no decision such as {decision}")
 
 
 def _change(reservation: Reservation, decision: Assign | Claim | Grant | Revoke | Cores, now: float) -> Reservation:

@@ -1,0 +1,1 @@
+"""The settings of `elastic`, compared on the workload of a paper: `python -m examples.flexible`."""

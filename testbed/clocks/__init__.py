@@ -1,0 +1,1 @@
+"""Shifts the wall clock of single processes."""
