@@ -19,6 +19,9 @@ for _name in [name for name in os.environ if name.startswith("AWS_")]:
 os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
 
 with PausedGC():
+    from leasehold_emulator.moto_data import import_sparingly
+
+    import_sparingly()
     from leasehold_emulator.server import EmulatorServer, make_server, run_emulator
     from leasehold_emulator.settings import EmulatorSettings, FaultRule
 

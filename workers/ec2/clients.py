@@ -16,6 +16,7 @@ from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES
 from botocore.loaders import Loader
 
 from scheduler.protocol.loopback import is_local_url
+from workers.ec2.descriptions import DescriptionFiles
 from workers.ec2.errors import cloud_errors, refuse_foreign_answers, remember_unclear_attempts
 from workers.ec2.signing_time import AwsClock
 
@@ -136,4 +137,5 @@ def _find_loader() -> Loader:
     """
     session = botocore.session.Session(session_vars=_ALONE)
     loader: Loader = session.get_component("data_loader")
+    loader.file_loader = DescriptionFiles()
     return loader
