@@ -189,8 +189,8 @@ def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
 @group.command(
     "set",
     epilog=example(
-        "leasehold accounts set ci --charge-rate 2,1 --max-charge-seconds 600 --balance 100,50",
-        "leasehold accounts set ci --max-fanout 5 --limit image=2 --disable-free-tasks",
+        "leasehold accounts set ci --charge-rate 2,1 --max-charge-seconds 600",
+        "leasehold accounts set ci --balance 100,50 --limit image=2",
     ),
 )
 def set_(  # noqa: PLR0913, PLR0917 - an option each

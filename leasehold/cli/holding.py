@@ -42,7 +42,7 @@ _CANCEL_SECONDS: Final = 5.0
     "run",
     epilog=example(
         "leasehold run --system x86_64-linux --cpus 2 -- make -j2",
-        "leasehold run --pool linux --wait 600 -- sh -c 'ssh \"$LEASEHOLD_ADDRESS\" nproc'",
+        "leasehold run --pool linux -- sh -c 'ssh \"$LEASEHOLD_ADDRESS\" nproc'",
     ),
 )
 @with_options_of(describe_request, without={"restart"})

@@ -107,7 +107,7 @@ def _find_identity(slot: str | None, machine: str | None, state: Path | None) ->
     "run",
     epilog=example(
         "leasehold host run --pool lab",
-        "leasehold host run lab-7 --pool lab --cpus 8 --label disk=ssd --address 10.0.0.7 --json",
+        "leasehold host run lab-7 --pool lab --cpus 8 --address 10.0.0.7",
     ),
 )
 @with_options_of(_describe)

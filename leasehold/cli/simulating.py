@@ -24,10 +24,10 @@ MOST_SKIPPED: Final = 5
     epilog=example(
         "leasehold simulate scenario.json --json",
         "leasehold simulate scenario.json --html report.html",
-        "leasehold simulate trace.swf.gz --config leasehold.toml --slots 128",
-        "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size --plot queues.png",
-        "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size profile=pack,spread",
-        "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size --html report.html",
+        "leasehold simulate log.swf.gz --config leasehold.toml --slots 128",
+        "leasehold simulate log.swf.gz --compare queue=fifo,size --plot queues.png",
+        "leasehold simulate log.swf.gz --compare queue=fifo,size profile=pack,spread",
+        "leasehold simulate log.swf.gz --compare queue=fifo,size --html report.html",
     )
 )
 def simulate(  # noqa: PLR0913, PLR0917 - an option each

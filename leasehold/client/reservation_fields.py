@@ -64,11 +64,12 @@ Fields of a reservation, in --file and in Client.reserve:
   account          the account that it counts for
   priority         higher is served first; 0: on hold; default: 1
   size             what the queues `size` and `dynsize` sort by
-  ttl              how long a lease lasts without a renewal, in seconds or like
-                   "15m"; 0: no end; default: the pool's
+  ttl              how long a lease lasts without a renewal, in seconds or
+                   like "15m"; 0: no end; default: the pool's
   runtime          how long it works, for simulations
   restart_policy   "never" (default) or "on_failure"
-  on_interruption  "requeue" (default) or "fail", when its machine is interrupted
+  on_interruption  "requeue" (default) or "fail", when its machine is
+                   interrupted
   preemptible      whether it may be preempted; default: true
   tags             texts by name, stored with it
   components       instances of several kinds, instead of resources; each has
@@ -77,8 +78,9 @@ Fields of a reservation, in --file and in Client.reserve:
     kind           "essential" (default) or "elastic"
     resources      amounts by name, of each instance
     labels         labels that its slots must have, by name
-  key              a secret of 32 to 200 letters, digits, - and _ that proves the
-                   right to its lease; only its hash is sent; default: a new one
+  key              a secret of 32 to 200 letters, digits, - and _ that proves
+                   the right to its lease; only its hash is sent; default: a
+                   new one
   on_lease         a Celery task that is sent when it is leased
   on_end           a Celery task that is sent when it has ended; each has
     task           the name of the task

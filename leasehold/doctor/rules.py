@@ -233,7 +233,7 @@ def judge_machines(slots: Sequence[Slot], holds: Sequence[Hold]) -> Finding:
         if hold.kind == "strangers" and hold.words
     ]
     if not kept:
-        return ok(MACHINES, "EC2 refuses to end no machine")
+        return ok(MACHINES, "no machine that EC2 refuses to end or stop")
     more = f"; and {len(kept) - _MOST_MACHINES} more" if len(kept) > _MOST_MACHINES else ""
     remedy = (
         "Remove the termination or stop protection of these machines (OperationNotPermitted), or permit the terminate"

@@ -19,14 +19,16 @@ VERBS = """
     Give List Make Manage Play Print Put Register Release Remove Renew Report Request Restore Roll Run Send
     Serve Set Show Stop Take Uncordon Update Wait Watch Write
 """
+NARROW = 80
 SUMMARY = re.compile(r"^  (?P<name>[a-z][a-z0-9-]*)  +(?P<text>\S.*)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", [*PARENTS, *COMMANDS], ids=" ".join)
-def test_the_short_option_shows_the_same_help(path: tuple[str, ...], run: Run) -> None:
+def test_the_short_option_shows_the_same_help_for_a_narrow_terminal(path: tuple[str, ...], run: Run) -> None:
     short, long = run(*path, "-h"), run(*path, "--help")
     assert (short.status, short.out) == (0, long.out)
     assert "-h, --help" in long.out
+    assert [line for line in long.out.splitlines() if len(line) > NARROW] == []
 
 
 @pytest.mark.parametrize("path", PARENTS, ids=" ".join)
