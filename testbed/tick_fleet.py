@@ -23,7 +23,7 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import OutboxMessage
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
-from scheduler.store.sqlite_connection import SqliteConnection
+from scheduler.store.sqlite import SqliteConnection
 from scheduler.view.connection import Bundle, make_redis
 from scheduler.view.memory_meter import MemoryMeter
 from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord

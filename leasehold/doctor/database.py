@@ -28,8 +28,7 @@ from scheduler.ports import (
 )
 from scheduler.protocol.masking import show_url
 from scheduler.store.migrating import schema_state
-from scheduler.store.opening import open_store
-from scheduler.store.try_write import try_write
+from scheduler.store.opening import open_store, try_write
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisRecord
 from workers.configuration import Configuration, find_configuration

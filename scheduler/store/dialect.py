@@ -10,9 +10,23 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import astuple
-from sqlalchemy import Column, ColumnElement, Connection, Engine, Executable, FromClause, Insert, Select, Table
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    FromClause,
+    Insert,
+    Select,
+    Table,
+    inspect,
+    text,
+)
+from sqlalchemy.exc import SQLAlchemyError
 
-from scheduler.ports import ClusterRow
+from scheduler.ports import ClusterRow, StandbyError, StoreUnavailableError
+from scheduler.store.revisions import SELECT_REVISION, TABLE, judge_revision
 
 Field = tuple[Column[Any], tuple[int | str, ...]]
 """A column of a table, and where its value is in a struct: the position of the struct's field, then the names of nested
@@ -267,3 +281,35 @@ class Dialect(Protocol):
         """Return the error of the Store port that stands for `error`, which is one of `errors`. The message is one line
         without passwords.
         """
+
+
+# Compares the schema of a database with the schema that this program needs. It works without Alembic and is cheap, so
+# it can run after every failed statement.
+
+
+_REVISION: Final = text(SELECT_REVISION)
+
+
+class SchemaError(StoreUnavailableError):
+    """Raised when the tables of the database do not fit this program. The message states whether they are older or
+    newer than the program, and what to do.
+    """
+
+
+def find_schema_fault(dialect: Dialect) -> str | None:
+    """Return a text about why the tables of this dialect's database do not fit this program and what to do. Return None
+    if they fit, or if the database cannot be reached. A standby fits no program, unless the URL asks for one.
+    """
+    engine = dialect.create_engine()
+    try:
+        with engine.connect().execution_options(**dialect.options(writes=False)) as connection, connection.begin():
+            dialect.check_primary(connection)
+            has_revision = inspect(connection).has_table(TABLE)
+            return judge_revision(connection.execute(_REVISION).scalar() if has_revision else None)
+    except StandbyError as error:
+        return str(error)
+    except SQLAlchemyError as error:
+        explained = dialect.explain(error)
+        return str(explained) if isinstance(explained, StandbyError) else None
+    finally:
+        engine.dispose()

@@ -33,10 +33,8 @@ from scheduler.ports import (
     StoredRules,
 )
 from scheduler.ports.store import Store
-from scheduler.store.cost_reading import ReadsCosts
-from scheduler.store.memory_transaction import MemoryTransaction
-from scheduler.store.shared_rules import RECENT_SECONDS
-from scheduler.store.world import World
+from scheduler.store.memory_transaction import MemoryTransaction, World
+from scheduler.store.shared_rules import RECENT_SECONDS, ReadsCosts
 
 Key = TypeVar("Key")
 

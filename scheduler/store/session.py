@@ -12,8 +12,7 @@ import msgspec
 from sqlalchemy import Engine, Executable
 
 from scheduler.ports import ClusterRow, StoreUnavailableError
-from scheduler.store.dialect import Bulk, Dialect, StoreConnection
-from scheduler.store.schema import SchemaError, find_schema_fault
+from scheduler.store.dialect import Bulk, Dialect, SchemaError, StoreConnection, find_schema_fault
 from scheduler.store.shapes import Record
 
 CHUNK_ROWS: Final = 1000

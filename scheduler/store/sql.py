@@ -45,10 +45,10 @@ from scheduler.ports import (
 )
 from scheduler.ports.store import Store
 from scheduler.store import sql_ledger, tables
-from scheduler.store.cost_reading import ReadsCosts
 from scheduler.store.dialect import Dialect
-from scheduler.store.fixed import FIND_SESSION
 from scheduler.store.reading import (
+    NOT_OVER,
+    RowVersions,
     RulesReader,
     load_leader_term,
     read_images,
@@ -56,11 +56,10 @@ from scheduler.store.reading import (
     read_reservations,
     read_rules_version,
 )
-from scheduler.store.row_versions import NOT_OVER, RowVersions
 from scheduler.store.seen import HighestSeen
 from scheduler.store.session import CHUNK_ROWS, Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
-from scheduler.store.shared_rules import RECENT_SECONDS
+from scheduler.store.shared_rules import RECENT_SECONDS, ReadsCosts
 from scheduler.store.sql_market import (
     prune_price_changes,
     read_holds,
@@ -69,7 +68,7 @@ from scheduler.store.sql_market import (
     read_rules_versions,
 )
 from scheduler.store.sql_transaction import SqlTransaction
-from scheduler.store.statements import Statements
+from scheduler.store.statements import FIND_SESSION, Statements
 
 _RESERVATION = tables.reservations.c
 _EVENT = tables.events.c

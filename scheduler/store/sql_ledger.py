@@ -8,10 +8,10 @@ from typing_extensions import override
 
 from scheduler.model.costs import BookedMachine, Cost, add_costs
 from scheduler.ports.ledger import CostWriter
-from scheduler.store.cost_tables import booked_machines, costs
 from scheduler.store.dialect import Bulk, Dialect
 from scheduler.store.session import Session, cut
 from scheduler.store.shapes import Shape
+from scheduler.store.tables import booked_machines, costs
 
 COSTS: Final = Shape(costs, Cost)
 _BOOKED: Final = Shape(booked_machines, BookedMachine)

@@ -9,17 +9,18 @@ from typing_extensions import override
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 from scheduler.ports.market import MarketWrites, RulesVersion
-from scheduler.store import fixed, market_tables, tables
+from scheduler.store import tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.session import Session
 from scheduler.store.shapes import HOLDS, Shape
+from scheduler.store.statements import COUNT
 
-INSTANCE_TYPES: Final = Shape(market_tables.instance_types, InstanceType)
-PRICES: Final = Shape(market_tables.prices, Price)
-CHANGES: Final = Shape(market_tables.price_changes, PriceChange)
+INSTANCE_TYPES: Final = Shape(tables.instance_types, InstanceType)
+PRICES: Final = Shape(tables.prices, Price)
+CHANGES: Final = Shape(tables.price_changes, PriceChange)
 COUNTER: Final = "market"
 """Name of the counter with the version of the market."""
-_PRICE, _TYPE = market_tables.prices.c, market_tables.instance_types.c
+_PRICE, _TYPE = tables.prices.c, tables.instance_types.c
 _VERSION: Final = select(tables.counters.c.value).where(tables.counters.c.name == COUNTER)
 _VERSIONS: Final = select(
     func.coalesce(select(func.max(tables.rules.c.version)).scalar_subquery(), 0),
@@ -45,14 +46,14 @@ def read_market(session: Session) -> StoredMarket:
 
 def read_price_changes(session: Session, types: Iterable[str]) -> list[PriceChange]:
     """Return the stored price changes of these instance types, sorted by type, zone, market and hour."""
-    change = market_tables.price_changes.c
+    change = tables.price_changes.c
     statement = select(*CHANGES.columns).where(change.type.in_(session.dialect.ids()))
     return sorted(map(CHANGES.read, session.fetch_for(statement, types)), key=lambda each: each.key)
 
 
 def prune_price_changes(session: Session, before: float) -> int:
     """Delete the price changes of hours that began before `before`. Return the number of deleted rows."""
-    return session.change(delete(market_tables.price_changes).where(market_tables.price_changes.c.hour < before))
+    return session.change(delete(tables.price_changes).where(tables.price_changes.c.hour < before))
 
 
 def read_holds(session: Session) -> list[Hold]:
@@ -86,8 +87,8 @@ class SqlMarketWrites(MarketWrites):
 
     @override
     def count_market_change(self) -> None:
-        self._session.fetch(fixed.COUNT, counter=COUNTER, count=1)
+        self._session.fetch(COUNT, counter=COUNTER, count=1)
 
 
 def _delete_types(dialect: Dialect) -> Delete:
-    return delete(market_tables.instance_types).where(_TYPE.name.in_(dialect.ids()))
+    return delete(tables.instance_types).where(_TYPE.name.in_(dialect.ids()))

@@ -1,19 +1,30 @@
-"""The Dialect for SQLite: one file in WAL mode, every commit synced to the disk, one writing transaction at a time."""
+"""The Dialect for SQLite: one file in WAL mode, every commit synced to the disk, one writing transaction at a time.
+
+Three parts: connections that pass SQLAlchemy's statements to the driver directly, the clock of one boot of the host,
+and the dialect itself.
+"""
 
 import math
 import os
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import msgspec
 from sqlalchemy import (
+    ClauseElement,
     Column,
     ColumnElement,
     Connection,
     Engine,
+    Executable,
     FromClause,
     Insert,
     QueuePool,
@@ -26,20 +37,239 @@ from sqlalchemy import (
     literal_column,
     select,
     true,
+    update,
 )
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.compiler import SQLCompiler
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from typing_extensions import override
 
 from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
-from scheduler.store.boot_clock import SELECT, BootClock
-from scheduler.store.cluster import read_stored
-from scheduler.store.dialect import Bulk, Dialect, Field, Merge, StoreConnection, are_alike, take_columns
-from scheduler.store.schema import SchemaError
-from scheduler.store.sqlite_connection import SqliteConnections
+from scheduler.protocol.clock import read_monotonic
+from scheduler.store import tables
+from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored, select_cluster
+from scheduler.store.dialect import Bulk, Dialect, Field, Merge, SchemaError, StoreConnection, are_alike, take_columns
+
+# Connections to an SQLite file that pass SQLAlchemy's statements to the driver directly.
+#
+# Speed: SQLAlchemy's own connection runs several times as much code for each transaction and each statement. After a
+# pause of some milliseconds, no cache of the processor contains that code any more. The code then takes four to seven
+# times as long as when it runs in a loop. Here SQLAlchemy only compiles each statement once. No value and no result
+# needs a conversion: the columns of this database are texts and numbers, and flags are read as numbers.
+
+
+MOST_IDLE: Final = 5
+"""The most connections without a transaction that a process keeps open for later transactions."""
+_NONE: Final[Mapping[str, object]] = {}
+
+
+class _Form(NamedTuple):
+    """A compiled SQL statement as the driver takes it. `text`: the SQL; `names`: the names of its parameters in order;
+    `own`: name -> value of the parameters whose values are a part of the statement.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    own: Mapping[str, object]
+
+
+class SqliteConnection:
+    """One connection to an SQLite file, with at most one transaction at a time. It raises the errors of the driver
+    (sqlite3).
+    """
+
+    def __init__(self, connections: "SqliteConnections", engine: Engine) -> None:
+        """Open the connection. `connections`: the object that keeps the connection between two transactions."""
+        self._connections = connections
+        self._pooled = engine.raw_connection()
+        self._driver = cast("sqlite3.Connection", self._pooled.dbapi_connection)
+
+    def begin(self, *, writes: bool) -> None:
+        """Begin a transaction. A transaction that will write (`writes`) takes the write lock at once, because SQLite
+        refuses a write after a read if another transaction has written in between.
+        """
+        self._driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    def execute(
+        self,
+        statement: Executable,
+        values: Mapping[str, object] = _NONE,
+        *,
+        execution_options: object = None,  # noqa: ARG002 - only SQLAlchemy's connections have options
+    ) -> sqlite3.Cursor:
+        """Execute a statement with these bind values (name -> value), and return its result."""
+        form = self._connections.find_form(statement, values)
+        given = {**form.own, **values}
+        return self._driver.execute(form.text, [given[name] for name in form.names])
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+        self._driver.commit()
+
+    def rollback(self) -> None:
+        """Roll the transaction back, if SQLite has not done so."""
+        self._driver.rollback()
+
+    def invalidate(self) -> None:
+        """Close the connection, even if its transaction is still open. The connection is not used again."""
+        self._pooled.invalidate()
+
+    def close(self) -> None:
+        """Keep the connection for another transaction, or close it if it is not usable or enough are kept."""
+        self._connections.keep(self)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the connection is open and has no transaction."""
+        return self._pooled.is_valid and not self._driver.in_transaction
+
+    def release(self) -> None:
+        """Return the connection to the pool of the SQLAlchemy engine, which closes it when the engine is disposed."""
+        self._pooled.close()
+
+
+class SqliteConnections:
+    """The idle connections of one SQLAlchemy engine, and the compiled statements that they have executed.
+
+    Thread-safe.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._idle: list[SqliteConnection] = []
+        self._forms: WeakKeyDictionary[Executable, _Form] = WeakKeyDictionary()
+
+    def begin(self, *, writes: bool) -> SqliteConnection:
+        """Return a connection with a new transaction."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = SqliteConnection(self, self._engine)
+        try:
+            connection.begin(writes=writes)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def keep(self, connection: SqliteConnection) -> None:
+        """Keep a connection open for another transaction; release it if it is not usable or enough are kept."""
+        if len(self._idle) < MOST_IDLE and connection.is_usable:
+            self._idle.append(connection)
+        else:
+            connection.release()
+
+    def dispose(self) -> None:
+        """Close all connections that have no transaction."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().release()
+
+    def find_form(self, statement: Executable, values: Mapping[str, object]) -> _Form:
+        """Return the compiled SQL of a statement, from a cache. `values`: the parameters, of which only the names
+        matter. The cache is keyed by the statement alone, so a statement must always be executed with parameters of the
+        same names.
+        """
+        form = self._forms.get(statement)
+        if form is None:
+            form = self._forms[statement] = self._make_form(statement, values)
+        return form
+
+    def _make_form(self, statement: Executable, values: Mapping[str, object]) -> _Form:
+        element = cast("ClauseElement", statement)
+        compiled = cast("SQLCompiler", element.compile(dialect=self._engine.dialect, column_keys=[*values]))
+        # The lists of IN get a place for each of their values, which are a part of the statement.
+        state = compiled.construct_expanded_state(dict(values))
+        own = {name: value for name, value in state.parameters.items() if name not in values}
+        return _Form(state.statement, tuple(state.positiontup or ()), own)
+
+
+# Cluster time on SQLite: a base time stored in the database, plus the time that has passed since in this boot of the
+# host.
+#
+# The monotonic clock is the same for all processes of one boot, so neither a process with a wrong wall clock nor a
+# jump of the host's wall clock changes cluster time. The first process of a boot reads the wall clock, once.
+
+
+SELECT: Final = select_cluster()
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_SYSCTL: Final = ("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
+_SET_BASE: Final = update(tables.cluster).where(tables.cluster.c.id == CLUSTER_ID)
+
+
+@cache
+def read_boot_id() -> str:
+    """Return an id that changes with every boot of this host. Return "unknown" on systems that have no such id."""
+    try:
+        if sys.platform == "darwin":
+            done = subprocess.run(_SYSCTL, capture_output=True, text=True, check=True)  # noqa: S603 - a constant
+            return done.stdout.strip()
+        return _BOOT_ID.read_text().strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+class BootClock:
+    """The clock that gives this process the cluster time of one SQLite database file."""
+
+    def __init__(
+        self,
+        boot: Callable[[], str] = read_boot_id,
+        monotonic: Callable[[], float] = read_monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._boot, self._monotonic, self._wall = boot, monotonic, wall
+        self._has_base = False
+        self._ahead: float | None = None
+        """Cluster time minus the monotonic clock, in seconds, at the last reading; None before the first."""
+
+    def prepare(self, engine: Engine) -> None:
+        """Store a base of cluster time for this boot of the host, unless the database has one: the id of the boot,
+        cluster time, and the monotonic clock at that time.
+
+        The base is stored in a transaction of its own, so a rollback by the caller does not undo it. Once this process
+        has seen a base of this boot, the method does nothing.
+        """
+        if self._has_base:
+            return
+        with engine.connect() as connection, connection.begin():
+            self._has_base = self._fits(read_stored(connection, SELECT))
+        if not self._has_base:
+            self._set_base(engine)
+
+    def read(self, stored: StoredCluster) -> float:
+        """Return cluster time, computed from the stored base and the monotonic clock.
+
+        If the base belongs to another boot (the file was replaced, or this user may not write), this process continues
+        from the cluster time that it knows.
+        """
+        elapsed = self._monotonic()
+        if self._fits(stored) and stored.base_time is not None and stored.base_monotonic is not None:
+            self._ahead = stored.base_time - stored.base_monotonic  # promise: monotonic-time
+        else:
+            self._has_base = False
+            if self._ahead is None:
+                self._ahead = max(self._wall(), stored.ticked_at) - elapsed
+        return self._ahead + elapsed
+
+    def _set_base(self, engine: Engine) -> None:
+        with engine.connect().execution_options(writes=True) as connection, connection.begin():
+            # Test again under the write lock: another process may have stored a base meanwhile.
+            if not self._fits(read_stored(connection, SELECT)):
+                elapsed = self._monotonic()
+                own = self._wall() if self._ahead is None else self._ahead + elapsed
+                base = max(own, find_newest(connection))  # promise: time-after-reboot
+                connection.execute(_SET_BASE.values(boot=self._boot(), base_time=base, base_monotonic=elapsed))
+        self._has_base = True
+
+    def _fits(self, stored: StoredCluster) -> bool:
+        """Return whether the base of cluster time was stored during the present boot of the host."""
+        base = stored.base_monotonic
+        return stored.boot == self._boot() and base is not None and base <= self._monotonic()
+
 
 BUSY_SECONDS: Final = 10.0
 """The most seconds for which a transaction that writes waits for another one that writes. Every transaction is shorter
@@ -80,8 +310,7 @@ _CAUSES: Final = (
 
 
 class SqliteDialect(Dialect):
-    """The Dialect for one SQLite database file. `clock`: for tests, cluster time in place of the boot clock
-    (boot_clock.py).
+    """The Dialect for one SQLite database file. `clock`: for tests, cluster time in place of the BootClock.
 
     `create`: create a missing file. Only migrations do this, so that a mistyped path never makes an empty database.
     """
@@ -91,7 +320,6 @@ class SqliteDialect(Dialect):
         self._clock = clock
         self._boot = BootClock()
         self._mode = _CREATES if create else "rw"
-
         self._connections: dict[Engine, SqliteConnections] = {}
 
     errors: Final = (SQLAlchemyError, sqlite3.Error)

@@ -410,3 +410,81 @@ ended_sessions: Final = Table(
 """The table of the sessions of the console that were logged out. From `until` (cluster time) on, the cookie of the
 session is too old anyway.
 """
+
+costs: Final = Table(
+    "costs",
+    metadata,
+    Column("hour", Double, nullable=False),
+    Column("pool", _TEXT, nullable=False),
+    Column("offering", _TEXT, nullable=False),
+    Column("account", _TEXT, nullable=False),
+    Column("kind", _TEXT, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("dollars", Double, nullable=False),
+    Column("unpriced", Double, nullable=False),
+    PrimaryKeyConstraint("hour", "pool", "offering", "account", "kind"),
+    sqlite_with_rowid=False,
+)
+"""The table of booked costs, with one row for each hour, pool, offering, account and kind."""
+
+booked_machines: Final = Table(
+    "booked_machines",
+    metadata,
+    # The id of the machine in EC2.
+    Column("machine", _TEXT, primary_key=True),
+    Column("since", Double, nullable=False),
+    Column("until", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The table of machines that have no slot, with the last interval whose costs were booked."""
+
+
+_ALIKE: Final = {"json": True, "alike": True}
+"""The `info` of a column of JSON text that many rows have in common, so that a text is decoded once."""
+
+instance_types: Final = Table(
+    "instance_types",
+    metadata,
+    Column("name", _TEXT, primary_key=True),
+    Column("cpus", Double, nullable=False),
+    Column("memory_mib", Double, nullable=False),
+    Column("architectures", _TEXT, nullable=False, info=_ALIKE),
+    Column("is_current", Boolean, nullable=False),
+    Column("accelerators", BigInteger, nullable=False),
+    Column("accelerator", _TEXT, nullable=True),
+    Column("local_disk_gib", Double, nullable=False),
+    Column("is_bare_metal", Boolean, nullable=False),
+    Column("markets", _TEXT, nullable=False, info=_ALIKE),
+    Column("zones", _TEXT, nullable=False, info=_ALIKE),
+    Column("seen_at", Double, nullable=False),
+    Column("gpus", BigInteger, nullable=False, server_default="0"),
+    Column("neurons", BigInteger, nullable=False, server_default="0"),
+    Column("fpgas", BigInteger, nullable=False, server_default="0"),
+)
+
+price_changes: Final = Table(
+    "price_changes",
+    metadata,
+    Column("type", _TEXT, nullable=False),
+    Column("zone", _TEXT, nullable=False),
+    Column("market", _TEXT, nullable=False),
+    # Begin of the hour. A price has one row for each hour in which it changed.
+    Column("hour", Double, nullable=False),
+    Column("price", Double, nullable=False),
+    PrimaryKeyConstraint("type", "zone", "market", "hour"),
+    sqlite_with_rowid=False,
+)
+
+prices: Final = Table(
+    "prices",
+    metadata,
+    Column("type", _TEXT, nullable=False),
+    # An availability zone, or a region.
+    Column("zone", _TEXT, nullable=False),
+    Column("market", _TEXT, nullable=False),
+    Column("price", Double, nullable=False),
+    Column("seen_at", Double, nullable=False),
+    Column("source", _TEXT, nullable=False),
+    PrimaryKeyConstraint("type", "zone", "market"),
+    sqlite_with_rowid=False,
+)

@@ -89,7 +89,7 @@ MODULES: Final = (
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (
     *("scheduler.ports", "scheduler.operations.retry", "scheduler.simulation.scenario", "scheduler.view.memory"),
-    *("scheduler.simulation.cloud", "scheduler.store.shared_rules", "scheduler.store.world"),
+    *("scheduler.simulation.cloud", "scheduler.store.shared_rules", "scheduler.store.memory_transaction"),
 )
 """What the tests need and what imports no rule, beside the model: the forks find it imported."""
 PROCESSES: Final = 2

@@ -23,7 +23,7 @@ from scheduler.ports import StaleWriteError, Transaction
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from scheduler.store.memory import MemoryStore
-from scheduler.store.world import Key, World
+from scheduler.store.memory_transaction import Key, World
 from tests.builders import NOW
 from tests.operations.harness import CONFIG, Harness
 from tests.reference_model.stories import make_scenario

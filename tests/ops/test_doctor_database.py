@@ -16,7 +16,7 @@ from leasehold.doctor import examination
 from leasehold.doctor.database import WRITES, look_at_database
 from leasehold.doctor.findings import Finding
 from leasehold.doctor.rules import judge_ticks
-from scheduler.store.try_write import PROBE_CHARACTERS, try_write
+from scheduler.store.opening import PROBE_CHARACTERS, try_write
 from testbed.guarding import Guarded
 from testbed.postgresql_server import PostgresServer
 from testbed.stack import ROOT

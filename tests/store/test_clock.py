@@ -15,11 +15,10 @@ from sqlalchemy import make_url, text
 
 from scheduler.ports import ClusterRow, LeaderTerm, Store, StoreUnavailableError
 from scheduler.protocol.clock import read_monotonic
-from scheduler.store.boot_clock import BootClock
 from scheduler.store.opening import open_store
 from scheduler.store.postgresql import PostgresDialect
 from scheduler.store.sql import SqlStore
-from scheduler.store.sqlite import SqliteDialect
+from scheduler.store.sqlite import BootClock, SqliteDialect
 from tests.builders import a_slot
 from tests.sqlite_file import MakeSqlite
 from tests.store.test_contract import save

@@ -15,9 +15,8 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
 from scheduler.store.backup import BackupError, back_up, put_back, read_backup
 from scheduler.store.migrating import migrate, schema_state
-from scheduler.store.opening import choose_dialect, find_fault, open_store
+from scheduler.store.opening import choose_dialect, find_fault, open_store, try_write
 from scheduler.store.sql import SqlStore
-from scheduler.store.try_write import try_write
 from testbed.postgresql_server import PostgresServer, find_binaries
 from testbed.proxy import Proxy
 from tests.builders import a_reservation, a_slot

@@ -21,8 +21,7 @@ from scheduler.store.migrating import migrate
 from scheduler.store.session import open_session
 from scheduler.store.shapes import StoredLease
 from scheduler.store.sql import SqlStore
-from scheduler.store.sqlite import LEAST_SHARED, SqliteDialect
-from scheduler.store.sqlite_connection import MOST_IDLE, SqliteConnection, SqliteConnections
+from scheduler.store.sqlite import LEAST_SHARED, MOST_IDLE, SqliteConnection, SqliteConnections, SqliteDialect
 from scheduler.store.statements import Statements
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.store.conftest import Open
