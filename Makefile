@@ -1,7 +1,7 @@
 # Everything runs from .venv, which is made on first use. `make` alone lists the targets.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo up test quick check coverage durations docs chaos fuzz bench benches lock .venv
+.PHONY: help demo up test fast quick check coverage durations docs chaos fuzz bench benches lock .venv
 
 # Demo and tests start dozens of processes, and each would compile all its imports without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,6 +26,10 @@ test: check ## all checks: `make check`, then pytest (PYTEST_ARGS=...)
 	@echo "== pytest"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 	@echo "== all checks and tests passed"
+
+fast: check ## `make check`, then all tests but those of tests/system, ops, console and chaos (PYTEST_ARGS=...)
+	@echo "== pytest"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) $(addprefix --ignore=tests/,system ops console chaos)
 
 quick: .venv ## after a change of a rule: ruff, import contracts, tests without processes
 	@$(BIN)/ruff check --quiet .

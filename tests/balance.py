@@ -62,14 +62,20 @@ class _Measuring:
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._failed = set[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[find_piece(report.nodeid)] += report.duration
+        piece = find_piece(report.nodeid)
+        self._seconds[piece] += report.duration
+        if report.failed:
+            self._failed.add(piece)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write only the result of a complete run: an interrupted or failed run measures too little."""
-        if exitstatus == pytest.ExitCode.OK:
-            save_durations(self._seconds)
+        """Write the pieces whose tests passed. An interrupted run measures too little, and a test that failed may have
+        ended early or waited for its limit.
+        """
+        if exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+            save_durations({piece: each for piece, each in self._seconds.items() if piece not in self._failed})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

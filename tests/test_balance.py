@@ -90,9 +90,9 @@ def test_auto_starts_one_process_more_than_there_are_cores(
 
 
 @pytest.mark.parametrize(
-    ("failing", "measured"), [("", {"tests/a/test_many.py", "tests/system"}), ("assert False", set())]
+    ("failing", "measured"), [("", {"tests/a/test_many.py", "tests/system"}), ("assert False", {"tests/system"})]
 )
-def test_a_run_that_passes_writes_what_its_pieces_took(
+def test_a_run_writes_what_the_pieces_took_whose_tests_passed(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, failing: str, measured: set[str]
 ) -> None:
     path = project.path / "durations.json"
