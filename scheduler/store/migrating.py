@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect, text
 
 from scheduler.ports import StoreUnavailableError
 from scheduler.store.opening import MEMORY, choose_dialect
-from scheduler.store.revisions import SELECT_REVISION, TABLE, list_revisions
+from scheduler.store.revisions import SELECT_REVISION, TABLE, judge_revision, list_revisions
 from scheduler.store.session import explaining
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def migrate(url: str) -> list[str]:
     with _connected(url, create=True) as connection:
         config = _configure(connection)
         current = _find_current(connection)
+        if current is not None and current < list_revisions()[0]:
+            raise StoreUnavailableError(judge_revision(current))
         try:
             newer = list(ScriptDirectory.from_config(config).iterate_revisions("head", current or "base"))
         except (CommandError, RevisionError):

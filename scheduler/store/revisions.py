@@ -38,6 +38,12 @@ def judge_revision(current: str | None) -> str | None:
             f"the database's schema is older than this program (revision {current}, the program needs {known[-1]}):"
             " run `leasehold migrate`"
         )
+    # Revisions are numbers with leading zeros, so their texts can be compared.
+    if current < known[0]:
+        return (
+            f"the database's schema is older than this program (revision {current}, the program migrates from"
+            f" {known[0]} on): run `leasehold migrate` of the last commit before release 0.1.0 first"
+        )
     return (
         f"the database's schema is newer than this program (revision {current}, the program knows up to {known[-1]}):"
         " upgrade Leasehold on this host"

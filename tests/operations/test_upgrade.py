@@ -1,9 +1,10 @@
 """A cluster that an older version left running is upgraded: its rows are read, its leases stay, its holders renew.
 
-`recorded/` has the state of revision 7e014dc, the last one before modules and classes got their present names: the
-SQLite file, the Redis keys as DUMP returned them, with their remaining times to live, and the rows as that version read
-them. The cluster has a lease that was confirmed and renewed, a gang with elastic instances, a lease on a static host,
-one that an account pays for, one whose machine will be interrupted, a released and two pending reservations.
+`recorded/` has the state of commit 7e014dc, the last one before modules and classes got their present names: the SQLite
+file, the Redis keys as DUMP returned them, with their remaining times to live, and the rows as that version read them.
+The revisions before release 0.1.0 brought the file to revision 0023, the last of them. The cluster has a lease that was
+confirmed and renewed, a gang with elastic instances, a lease on a static host, one that an account pays for, one whose
+machine will be interrupted, a released and two pending reservations.
 """
 
 import base64
@@ -27,6 +28,7 @@ from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisRe
 from scheduler.view.redis_view_cache import RedisViewCache
 from testbed.servers import redis_client, redis_server, redis_url
 from tests.operations.harness import CountingFleet, Harness
+from tests.store.test_migrating import read_schema
 from tests.view.rows import as_in_view
 
 __all__ = ["redis_client", "redis_server", "redis_url"]
@@ -94,6 +96,14 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, redis_client: redis.
     upgraded = UpgradedCluster(database, redis_client)
     yield upgraded
     upgraded.store.close()
+
+
+def test_the_schema_that_earlier_revisions_made_is_that_of_a_new_database(tmp_path: Path) -> None:
+    recorded, new = tmp_path / "recorded.db", tmp_path / "new.db"
+    recorded.write_bytes(gzip.decompress((RECORDED / "state.db.gz").read_bytes()))
+    assert migrate(f"sqlite:///{new}")[0] == "0023"
+    migrate(f"sqlite:///{recorded}")
+    assert read_schema(f"sqlite:///{recorded}") == read_schema(f"sqlite:///{new}")
 
 
 LATER: dict[str, dict[str, Any]] = {

@@ -29,4 +29,4 @@ def test_the_wheel_contains_every_file_of_the_packages_and_those_that_up_and_dem
     assert {".py", ".lua", ".tmpl", ".gz"} <= kinds
     # For type checkers: these packages are typed.
     assert {f"{package}/py.typed" for package in PACKAGES} <= inside
-    assert "scheduler/store/migrations/versions/0001_first_schema.py" in inside
+    assert "scheduler/store/migrations/versions/0023_release_0_1_0.py" in inside

@@ -3,22 +3,19 @@
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, MetaData, Table, create_engine
+from sqlalchemy import Connection, create_engine
 
-from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
 from scheduler.store.memory import MemoryStore
-from scheduler.store.migrating import SchemaState, _configure, migrate, schema_state
+from scheduler.store.migrating import SchemaState, migrate, schema_state
 from scheduler.store.opening import open_store
 from scheduler.store.tables import metadata
 from testbed.postgresql_server import PostgresServer
@@ -45,18 +42,6 @@ def connected(url: str) -> Iterator[Connection]:
         yield connection
     engine.dispose()
 
-
-OLD_SLOT: dict[str, Any] = {
-    "id": "linux-1",
-    "version": 7,
-    "marked_at": 5.5,
-    "pool": "linux",
-    "state": "ready",
-    "epoch": 3,
-    "since": 4.5,
-    "uses": 2,
-    "instance_id": "i-1",
-}
 
 _COLUMNS = """
 SELECT table_name || '.' || column_name, concat_ws(
@@ -99,48 +84,25 @@ def test_the_schema_is_that_of_the_tables_to_the_letter(url: str) -> None:
 
 def test_a_second_run_has_nothing_to_do(url: str) -> None:
     first = migrate(url)
-    assert first[0] == "0001"
+    assert first == ["0023"]
     assert migrate(url) == []
     assert schema_state(url) == SchemaState(first[-1], first[-1])
     assert schema_state(url).is_current
 
 
-def test_rows_that_are_there_are_kept(url: str) -> None:
-    """A slot of the first schema, with a value in every column that may not be empty."""
+def test_a_database_from_before_the_release_is_refused_with_what_to_do_and_stays_as_it_is(url: str) -> None:
+    migrate(url)
     with connected(url) as connection:
-        command.upgrade(_configure(connection), "0001")
-        slots = Table("slots", MetaData(), autoload_with=connection)
-        zeros = dict.fromkeys(("attempts", "not_before", "sent_at", "missed", "failed_boots"), 0)
-        connection.execute(slots.insert(), OLD_SLOT | zeros | {"labels": '{"role": "build"}', "cordoned": True})
-    assert migrate(url)
-    with closing(open_store(url)) as store:
-        assert store.find_slots() == [Slot(**OLD_SLOT, labels={"role": "build"}, cordoned=True)]
-
-
-def test_rules_that_were_applied_before_an_upgrade_are_in_the_history(url: str) -> None:
-    with connected(url) as connection:
-        command.upgrade(_configure(connection), "0001")
-        rules = Table("rules", MetaData(), autoload_with=connection)
-        for version, queue in ((1, "size"), (2, "priority")):
-            document = f'{{"scheduler": {{"queue": "{queue}"}}}}'
-            connection.execute(rules.insert(), {"version": version, "document": document, "applied_at": 4.5 + version})
-    assert migrate(url)
-    with closing(open_store(url)) as store:
-        found = [(each.version, each.applied_at, each.document["scheduler"]) for each in store.read_rules_history()]
-    assert found == [(1, 5.5, {"queue": "size"}), (2, 6.5, {"queue": "priority"})]
-
-
-def test_a_database_of_the_first_schema_is_refused_with_what_to_do(url: str) -> None:
-    with connected(url) as connection:
-        command.upgrade(_configure(connection), "0001")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    before = read_schema(url)
     state = schema_state(url)
     assert (state.current, state.is_current) == ("0001", False)
-    with (
-        closing(open_store(url)) as store,
-        pytest.raises(StoreUnavailableError, match=r"older than this program .*: run `leasehold migrate`") as found,
-    ):
-        store.find_slots()
+    first = r"older than this program .*: run `leasehold migrate` of the last commit before release 0\.1\.0 first$"
+    with pytest.raises(StoreUnavailableError, match=first) as found:
+        migrate(url)
     assert "\n" not in str(found.value)
+    assert read_schema(url) == before
+    assert schema_state(url).current == "0001"
 
 
 def test_a_database_of_a_newer_program_is_refused_with_what_to_do(url: str) -> None:

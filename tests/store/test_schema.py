@@ -13,7 +13,7 @@ from scheduler.store.revisions import find_fault_of_file, find_sqlite_file, judg
 from tests.store.conftest import SQL_KINDS
 
 SCRIPTS = Path(__file__).parents[2] / "scheduler" / "store" / "migrations"
-HEAD = list_revisions()[-1]
+FIRST, HEAD = list_revisions()[0], list_revisions()[-1]
 
 
 @pytest.fixture(params=SQL_KINDS)
@@ -57,7 +57,11 @@ def test_the_revisions_are_those_of_alembic() -> None:
     ("current", "relation", "remedy"),
     [
         (None, "has no tables of Leasehold", "run `leasehold migrate`"),
-        ("0001", f"is older than this program (revision 0001, the program needs {HEAD})", "run `leasehold migrate`"),
+        (
+            "0001",
+            f"is older than this program (revision 0001, the program migrates from {FIRST} on)",
+            "run `leasehold migrate` of the last commit before release 0.1.0 first",
+        ),
         (
             "0999",
             f"is newer than this program (revision 0999, the program knows up to {HEAD})",
