@@ -37,6 +37,7 @@ PACKAGES: Final = {
 ROOMS: Final = {
     "scheduler.policy.plan": "calls the steps in order",
     "scheduler.policy.replan": "goes on after few changes",
+    "scheduler.policy.steps": "lists the steps",
     "scheduler.policy.placement": "which slot a reservation gets",
     "scheduler.policy.quota": "accounts, levels, preemption",
     "scheduler.policy.elastic": "elastic instances",

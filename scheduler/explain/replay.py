@@ -22,7 +22,9 @@ def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleSt
     """
     cache = PlanCache()
     cache.follow(view)
-    cycle, failed_boots = heal(expire(CycleState(view, rules, now, cache)))
+    cycle = CycleState(view, rules, now, cache)
+    expire(cycle)
+    failed_boots = heal(cycle)
     charge(cycle)
     for decision in planned.decisions:
         if isinstance(decision, Assign):

@@ -157,6 +157,11 @@ class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     """The row of a slot as the database and the view hold it, with internal fields."""
 
+    @property
+    def free_since(self) -> float:
+        """When the slot's last lease ended, else when the slot entered its state."""
+        return self.since if self.idle_since is None else self.idle_since
+
     interrupted_at: float | None = None
     """Time at which the interruption notice arrived; None without a notice."""
     launch_id: str | None = None

@@ -133,7 +133,7 @@ EXPLAINED: Final[Changes] = {
         "_refuse_demands": [
             Change("no reservation is left behind the last one", "False", "True"),
         ],
-        "_Refusal.still_holds": [
+        "_Refused.still_holds": [
             Change(
                 "the launch is tried again and refused again: in its pools nothing was launched meanwhile",
                 "self.launches = limits.launches\nreturn True",
@@ -261,8 +261,8 @@ EXPLAINED: Final[Changes] = {
         "KeptCycle.tidy": [
             Change(
                 "the number only decides how often the slot index is made again",
-                "CHANGES_A_SLOT * len(self._cycle.slot_infos)",
-                "CHANGES_A_SLOT // len(self._cycle.slot_infos)",
+                "CHANGES_A_SLOT * len(self.cycle.slot_infos)",
+                "CHANGES_A_SLOT // len(self.cycle.slot_infos)",
             ),
         ],
         "": [

@@ -226,6 +226,17 @@ def test_the_next_cycle_is_due_when_the_slot_that_became_idle_is_to_be_drained()
     assert found.wake_at > NOW + 60
 
 
+def test_the_next_cycle_is_due_for_another_slot_once_the_longest_idle_one_has_a_lease() -> None:
+    pools = {"linux": {"max_slots": 2, "idle_scale_down": 60}}
+    idle = [a_slot(name, idle_since=since) for name, since in (("linux-1", NOW - 50), ("linux-2", NOW - 10))]
+    ticks = Ticks(*idle, pools=pools)
+    ticks.tick(a_reservation("r1", priority=0))
+    found = ticks.tick(_hold("a"))
+    assert ticks.has_gone_on
+    assert found.wake_at is not None
+    assert found.wake_at > NOW + 20
+
+
 def test_a_reservation_that_arrives_after_its_expiry_ends_and_does_not_wait() -> None:
     ticks = Ticks(a_slot(), _hold("a"), _wait(1), pools={"linux": {"max_slots": 1}})
     found = ticks.tick(_wait(2, expires_at=NOW - 1))
@@ -278,6 +289,27 @@ def test_a_kept_cycle_does_not_go_on_for_demand_that_a_stopped_slot_serves() -> 
     found = ticks.tick(a_reservation("r1", resources={"cpus": 2}), a_reservation("r2", resources={"cpus": 2}))
     assert any(isinstance(each, Start) for each in found.decisions)
     assert not ticks.has_gone_on
+
+
+@pytest.mark.parametrize("kept", ["min_slots", "target_warm_slots"])
+def test_a_kept_cycle_does_not_go_on_once_a_stopped_slot_is_started_for_the_reserve_at_max_slots(kept: str) -> None:
+    pool = TIER["pools"]["linux"] | {"max_slots": 2, kept: 1}
+    ticks = Ticks(_of_tier("linux-1"), _of_tier("linux-2", "stopped"), pools={"linux": pool})
+    if kept == "min_slots":
+        found = ticks.tick(replace(_of_tier("linux-1"), version=1, cordoned=True))
+    else:
+        found = ticks.tick(a_reservation("r1", resources={"cpus": 1}))
+    assert any(isinstance(each, Start) for each in found.decisions)
+    assert not ticks.has_gone_on
+
+
+def test_a_stopped_slot_makes_room_for_a_launch_that_max_slots_withholds() -> None:
+    large = {"name": "large", "market": "on-demand", "resources": {"cpus": 4}}
+    pool = TIER["pools"]["linux"] | {"max_slots": 2, "offerings": [*TIER["pools"]["linux"]["offerings"], large]}
+    held = _hold("a", resources={"cpus": 2})
+    ticks = Ticks(_of_tier("linux-1"), _of_tier("linux-2", "stopped"), held, pools={"linux": pool})
+    found = ticks.tick(a_reservation("r1", resources={"cpus": 4}))
+    assert found.decisions == (Terminate(slot="linux-2", reason="at_quota"),)
 
 
 @pytest.mark.parametrize("seconds", [0, 59, 60, 61, 3600])

@@ -1,47 +1,45 @@
-"""mypy refuses steps of `plan()` in another order, unless they do not depend on each other."""
+"""Each step of `plan()` has its entry in the table of steps, from which a kept cycle takes when a step may decide."""
 
 import ast
-from itertools import pairwise
-from pathlib import Path
+import inspect
+from math import inf
 
-from mypy import api
+import pytest
 
-import scheduler.policy.plan
+import scheduler.policy.plan as module
+from scheduler.policy.plan import plan
+from scheduler.policy.steps import STEPS
+from tests.builders import a_reservation, a_slot
+from tests.rules.test_kept_cycle import Ticks
 
-ROOT = Path(__file__).parents[2]
-INDEPENDENT = {("order", "LaunchLimits")}
-
-
-def name_call(statement: ast.stmt) -> str:
-    assert isinstance(statement, ast.Assign)
-    assert isinstance(statement.value, ast.Call)
-    return ast.unparse(statement.value.func)
+COLLECTING = {"keep", "wake"}
+"""They take the cycle when it has decided."""
 
 
-def test_mypy_refuses_two_steps_in_the_wrong_order(tmp_path: Path) -> None:
-    module = ast.parse(Path(scheduler.policy.plan.__file__).read_text(encoding="utf-8"))
-    plan = next(each for each in module.body if isinstance(each, ast.FunctionDef))
-    steps = [number for number, each in enumerate(plan.body) if isinstance(each, ast.Assign) and number > 4]
-    swapped = {}
-    for first, second in pairwise(steps[1:]):
-        body = list(plan.body)
-        body[first], body[second] = body[second], body[first]
-        pair = name_call(body[second]), name_call(body[first])
-        copy = ast.FunctionDef(f"plan_{first}", plan.args, body, [], plan.returns)
-        swapped[pair] = (copy.name, ast.unparse(ast.fix_missing_locations(copy)))
-    others = [ast.unparse(each) for each in module.body if each is not plan]
-    text = "\n".join([*others, *(source for _, source in swapped.values())])
-    (tmp_path / "swapped.py").write_text(text)
-    found, _, _ = api.run(
-        [
-            str(tmp_path / "swapped.py"),
-            f"--config-file={ROOT / 'pyproject.toml'}",
-            f"--cache-dir={tmp_path / 'cache'}",
-        ]
-    )
-    lines = [int(each.split(":")[1]) for each in found.splitlines() if ": error:" in each]
-    starts = {name: text[: text.index(f"def {name}(")].count("\n") + 1 for name, _ in swapped.values()}
-    refused = {max((start, name) for name, start in starts.items() if start <= line)[1] for line in lines}
-    accepted = {pair for pair, (name, _) in swapped.items() if name not in refused}
-    assert len(swapped) > 10
-    assert accepted == INDEPENDENT, found
+def list_calls(source: str) -> list[str]:
+    """Return the functions that `plan` calls with the cycle, in order."""
+    calls = (each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Call))
+    with_cycle = [each for each in calls if each.args and ast.unparse(each.args[0]) == "cycle"]
+    names = [ast.unparse(each.func) for each in sorted(with_cycle, key=lambda each: each.lineno)]
+    return [name for name in names if name[0].islower() and name not in COLLECTING]
+
+
+def test_each_step_of_the_plan_is_in_the_table_at_its_place() -> None:
+    source = inspect.getsource(plan)
+    assert list_calls(source) == [step.run.__name__ for step in STEPS]
+    assert all(getattr(module, step.run.__name__) is step.run for step in STEPS)
+    forgotten = source.replace("    replace(cycle, limits)", "    replace(cycle, limits)\n    defragment(cycle)")
+    assert "defragment" in list_calls(forgotten)
+
+
+@pytest.mark.parametrize("number", [number for number, step in enumerate(STEPS) if step.due is not None])
+def test_a_kept_cycle_leaves_a_tick_to_a_full_cycle_if_one_step_may_decide(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = Ticks(a_slot(), a_reservation("r1"))
+    ticks.tick(a_reservation("r2"))
+    assert ticks.has_gone_on
+    steps = [*STEPS[:number], STEPS[number]._replace(due=lambda _: -inf), *STEPS[number + 1 :]]
+    monkeypatch.setattr("scheduler.policy.replan.kept_cycle.STEPS", steps)
+    ticks.tick(a_reservation("r3"))
+    assert not ticks.has_gone_on

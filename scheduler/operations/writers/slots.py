@@ -19,6 +19,7 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.slot_info import count_uses_left, is_configured, is_unhealthy
 from scheduler.policy.lifecycle.timers import has_timed_out
 from scheduler.policy.scaling.offerings import Choice, list_choices
+from scheduler.policy.scaling.pool_size import find_idle_end, is_new_in_tier
 
 BOOTING: Final = frozenset({"booting", "binding"})
 ASKED_AGAIN = "slot_asked_again"
@@ -154,7 +155,7 @@ class SlotWriter:
             return f"{current.id} is {current.state if current.state != 'ready' else 'no on-demand machine'}"
         if current.cordoned or current.drain_reason or current.interrupted_at is not None:
             return f"{current.id} is {'cordoned' if current.cordoned else 'to be drained'}"
-        is_new = current.launch_reason == "stopped" and not current.uses
+        is_new = is_new_in_tier(current)
         if not (is_new if decision.reason == "booted" else True) or not self._is_to_go(current, "idle", is_new=is_new):
             return f"{current.id} is not idle"
         self.work.move_slot(
@@ -194,16 +195,15 @@ class SlotWriter:
 
     def _is_to_go(self, current: Slot, reason: SlotReason, *, is_new: bool = False) -> bool:
         """Return whether the reason for which the plan drains or stops a slot still holds for the current row of the
-        slot. `is_new`: the machine was booted only for the stopped tier. For the reason `idle`, a new machine may go at
-        once; other machines must have been idle for more than `idle_scale_down`.
+        slot. `is_new`: the machine was booted only for the stopped tier. Such a machine may go at once for the reason
+        `idle`.
         """
         pool = self.rules.pools.get(current.pool)
         is_free = not self.work.leases.list_on(current) and current.stranger is None
         match reason:
             case "idle":
-                since = current.since if current.idle_since is None else current.idle_since
                 is_idle = is_free and not current.cordoned
-                is_past = pool is not None and self.now > since + pool.idle_scale_down
+                is_past = pool is not None and self.now >= find_idle_end(current.free_since, pool)
                 return is_idle and (is_past or is_new)
             case "interrupted":
                 return current.interrupted_at is not None

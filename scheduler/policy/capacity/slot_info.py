@@ -200,7 +200,7 @@ def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASE
         slot.market or "",
         slot.price or 0.0,
         slot.unconfirmed,
-        slot.since if slot.idle_since is None else slot.idle_since,
+        slot.free_since,
     )
     if leases:
         slot_info.count_free()

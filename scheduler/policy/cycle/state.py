@@ -69,9 +69,19 @@ class Timers:
             if instant is not None:
                 self.first = min(self.first, max(instant, self._now))
 
-    def add_after(self, start: float, limit: float) -> None:
-        """Schedule a cycle for the first moment that is more than `limit` seconds after `start`."""
-        self.add(nextafter(max(start + limit, self._now), inf))
+    def rests_until(self, instant: float) -> bool:
+        """Return whether the time of the cycle is before `instant`, the first time at which there may be something to
+        decide. If it is, schedule a cycle for `instant`.
+        """
+        if self._now >= instant:
+            return False
+        self.first = min(self.first, instant)
+        return True
+
+
+def find_moment_after(start: float, seconds: float) -> float:
+    """Return the first moment that is more than `seconds` after `start`."""
+    return nextafter(start + seconds, inf)  # 64.4 - 4.4 is more than 60, and 4.4 + 60 is 64.4
 
 
 class CycleState:
@@ -305,10 +315,6 @@ class CycleState:
     def is_due(self, instant: float) -> bool:
         """Return whether the time `instant` has been reached: it is the time of the cycle or earlier."""
         return self.now >= instant
-
-    def is_past(self, start: float, limit: float) -> bool:
-        """Return whether more than `limit` seconds have passed from `start` to the time of the cycle."""
-        return self.now > start + limit  # 64.4 - 4.4 is more than 60, and 4.4 + 60 is 64.4
 
     def open_indexes(self) -> None:
         """Make the index of ready slots (`ready`) and the index of slots in flight (`coming`). Steps call it before

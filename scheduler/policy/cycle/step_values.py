@@ -1,47 +1,19 @@
-"""The types of the values that one step of `plan()` passes to the next.
-
-Each step takes the cycle's state with the type that the step before it returned, and returns it with another type. So
-mypy reports a step that is called before the step that it depends on.
-"""
+"""The types of the values that one step of `plan()` passes to a later one, beside the cycle's state."""
 
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NewType
+from typing import NamedTuple
 
 from scheduler.model.reservations import Reservation
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState
 
-Unexpired = NewType("Unexpired", CycleState)
-"""The cycle's state after expired reservations have ended. They have no leases any more."""
-Healed = NewType("Healed", CycleState)
-"""The cycle's state after repairs: lost, interrupted and stuck slots are repaired, and reservations that lost a slot
-are pending again.
-"""
-Charged = NewType("Charged", Healed)
-"""The cycle's state after quota accounts have earned and paid; `CycleState.balances` has their balances."""
-Warm = NewType("Warm", CycleState)
-"""The cycle's state after the launches for the minimum and the warm reserve of each pool."""
-Tiered = NewType("Tiered", CycleState)
-"""The cycle's state after machines were stopped, launched and terminated for the stopped tier of each pool."""
 ToStop = Mapping[str, int]
 """Pool -> how many of its slots in flight and of its idle slots may be stopped later for the stopped tier. A slot that
 was launched for the tier is stopped as soon as it is ready, others after `idle_scale_down` seconds without a lease.
 """
-ScaledIn = NewType("ScaledIn", CycleState)
-"""The cycle's state after slots that were idle for too long have begun to drain."""
-Replaced = NewType("Replaced", CycleState)
-"""The cycle's state after slots whose machines are to be replaced have begun to drain."""
-WithHeadroom = NewType("WithHeadroom", CycleState)
-"""The cycle's state after slots have begun to drain so that withheld launches can run."""
-Scaled = NewType("Scaled", CycleState)
-"""The cycle's state after all launches and drains are decided."""
-Shared = NewType("Shared", CycleState)
-"""The cycle's state after all decisions are made; only the time of the next cycle is still to be found."""
-
 FailedBoots = Mapping[str, Sequence[str]]
 """Pool -> ids of the slots whose boot timed out in this cycle. Their failures are not in the database before the
 commit.
@@ -120,7 +92,7 @@ class Headroom:
 
     launches: Mapping[str, int]
     """Pool -> how many launches are withheld there, by `max_slots` or EC2's quota."""
-    spared: Container[str]
+    spared: Collection[str]
     """Ids of slots without leases that must not end. A reservation with withheld launches needs them, too: some of its
     instances would be placed on these slots, and the others on the slots that are launched later.
     """

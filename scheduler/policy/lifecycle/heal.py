@@ -10,6 +10,7 @@ slot with the most leases, would place leases on a broken machine again and agai
 """
 
 from collections.abc import Collection, Container, Iterable
+from math import inf
 from operator import attrgetter
 
 from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, RevokeReason, Terminate
@@ -25,14 +26,13 @@ from scheduler.policy.capacity.slot_info import (
     is_configured,
 )
 from scheduler.policy.cycle.state import CycleState, make_revoke
-from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
+from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.lifecycle.timers import (
     find_deadline,
     find_end_of_grace,
-    find_silent,
-    is_restart_due,
+    find_restart,
+    list_silent,
     may_restart_again,
-    wake_for_restart,
 )
 
 BY_CLOUD = frozenset({"rebalance", "maintenance"})
@@ -41,18 +41,62 @@ BY_CLOUD = frozenset({"rebalance", "maintenance"})
 _sequence = attrgetter("sequence")
 
 
-def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
-    """Handle everything that was lost, interrupted or stuck. Return two things: (1) the cycle state, typed as `Healed`
-    for the next step; (2) by pool, the slots whose boot timed out in this cycle.
+def heal_due(cycle: CycleState) -> float:
+    """Return when something first has to be repaired. Minus infinity: `heal` has to look at it in this cycle; infinity:
+    nothing has to be repaired before a row changes.
+    """
+    view = cycle.view
+    if view.by_phase["revoking"] or view.stretching or cycle.unsound or cycle.vanished or cycle.list_claimants():
+        return -inf
+    silent, end_of_silence = list_silent(cycle)
+    unconfirmed, end_of_wait = _list_unconfirmed(cycle)
+    if unconfirmed or not all(each.stuck for each in silent):
+        return -inf
+    failed = (each for each in view.by_phase["failed"].values() if may_restart_again(each, cycle.rules))
+    restarts = (find_restart(cycle, each) for each in failed if each.id not in cycle.over)
+    return min([end_of_silence, end_of_wait, *map(_find_change, cycle.list_restless()), *restarts])
+
+
+def _find_change(slot_info: SlotInfo) -> float:
+    """Return when a rule of this module changes a slot of which neither row nor leases change. Minus infinity: now."""
+    slot, pool = slot_info.slot, slot_info.pool
+    if slot_info.state != slot.state or slot.state in AT_REST or slot.interrupted_at is not None:
+        return -inf
+    if (slot.state == "draining" and not slot_info.leases) or _is_leaving(slot_info):
+        return -inf
+    is_unconfigured = slot.state in IN_FLIGHT | {"stopped"} and not is_configured(slot, pool)
+    return -inf if is_unconfigured else _find_deadline(slot_info)
+
+
+def _find_deadline(slot_info: SlotInfo) -> float:
+    slot, pool = slot_info.slot, slot_info.pool
+    return slot.since + pool.error_cooldown if slot.state == "error" else find_deadline(slot, pool)
+
+
+def _is_leaving(slot_info: SlotInfo) -> bool:
+    """Return whether a slot that is in flight or stopped is terminated before its timeout: it is to drain, or its pool
+    keeps no stopped machines.
+    """
+    slot = slot_info.slot
+    if slot.state in IN_FLIGHT | {"stopped"} and slot.drain_reason:
+        return True
+    return slot.state == "stopped" and not (slot_info.pool.stopped_slots or slot.cordoned)
+
+
+def heal(cycle: CycleState) -> FailedBoots:
+    """Handle everything that was lost, interrupted or stuck. Return by pool the slots whose boot timed out in this
+    cycle.
 
     The order is: (1) grace periods that are over; (2) interrupted slots; (3) slots whose machine is gone or whose host
     is silent; (4) slots that have been in a state for too long; (5) failed reservations that may restart; (6) leases
     that were not confirmed; (7) slots to retire. A failure of one reservation does not affect others.
     """
+    if cycle.timers.rests_until(heal_due(cycle)):
+        return {}
     _end_graces(cycle)
     restless, claimants = cycle.list_restless(), cycle.list_claimants()
     _heal_interrupted(cycle, restless)
-    silent = find_silent(cycle)
+    silent = _mark_silent(cycle)
     _fail_lost(cycle, silent)
     end_lost_instances(cycle, silent)
     drop_claims(cycle, claimants)
@@ -62,7 +106,7 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
     retire(cycle)
     drop_claims(cycle, claimants)  # again, because slots with claims may just have been retired
     retire_vanished(cycle)
-    return Healed(cycle), failed_boots
+    return failed_boots
 
 
 def _end_graces(cycle: CycleState) -> None:
@@ -149,6 +193,15 @@ def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable
     return min(ends)
 
 
+def _mark_silent(cycle: CycleState) -> set[str]:
+    """Return the ids of the slots whose hosts are silent. Mark these slots as `stuck`, so that they take no lease."""
+    silent, next_end = list_silent(cycle)
+    for slot_info in silent:
+        slot_info.stuck = True
+    cycle.timers.add(next_end)
+    return {each.slot.id for each in silent}
+
+
 def _fail_lost(cycle: CycleState, silent: Collection[str]) -> None:
     """Fail each leased reservation with an essential lease on a slot that is gone or silent; all its leases end.
 
@@ -190,19 +243,16 @@ def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:
     """
     failed_boots: dict[str, list[str]] = {}
     for slot_info in [each for each in restless if each.state not in AT_REST]:
-        slot, pool = slot_info.slot, slot_info.pool
+        slot = slot_info.slot
         if slot_info.state != slot.state:
             continue  # an earlier step of this cycle decided about it
         if slot.state == "draining":
             _heal_draining(cycle, slot_info)
             continue
-        deadline = slot.since + pool.error_cooldown if slot.state == "error" else find_deadline(slot, pool)
-        if not cycle.is_due(deadline):
-            cycle.timers.add(deadline)
-            if slot.state in IN_FLIGHT | {"stopped"} and slot.drain_reason:
-                _terminate(cycle, slot_info, slot.drain_reason if slot.drain_reason in BY_CLOUD else "requested")
-            elif slot.state == "stopped" and not (pool.stopped_slots or slot.cordoned):
-                _terminate(cycle, slot_info, "surplus")
+        if cycle.timers.rests_until(_find_deadline(slot_info)):
+            if _is_leaving(slot_info):
+                reason = slot.drain_reason if slot.drain_reason in BY_CLOUD else "requested"
+                _terminate(cycle, slot_info, reason if slot.drain_reason else "surplus")
         elif slot.state == "error":
             cycle.move_slot(slot_info, Reset(slot=slot.id, reason="cooled_down"))
         else:
@@ -226,11 +276,7 @@ def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
     """
     reason = "timeout" if slot_info.leases else "drained"
     if slot_info.leases:
-        deadline = find_deadline(slot_info.slot, slot_info.pool)
-        if slot_info.slot.interrupted_at is not None:
-            return
-        if not cycle.is_due(deadline):
-            cycle.timers.add(deadline)
+        if slot_info.slot.interrupted_at is not None or cycle.timers.rests_until(_find_deadline(slot_info)):
             return
         for reservation in _find_holders(cycle, slot_info.leases, {"leased", "revoking"}):
             cycle.requeue(reservation, Requeue(reservation=reservation.id, reason="slot_draining"))
@@ -249,10 +295,8 @@ def _restart(cycle: CycleState) -> None:
     for reservation in _list_in_phase(cycle, "failed"):
         if not may_restart_again(reservation, cycle.rules):
             continue
-        if is_restart_due(cycle, reservation):
+        if not cycle.timers.rests_until(find_restart(cycle, reservation)):
             cycle.requeue(reservation, Restart(reservation=reservation.id))
-        else:
-            wake_for_restart(cycle, reservation)
 
 
 def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
@@ -331,26 +375,35 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
     holder on such a machine may be about to confirm. This pause ends `adoption_timeout` seconds after the last of these
     machines was seen. Source: Arvados (restart of the scheduler).
     """
+    due, next_end = _list_unconfirmed(cycle)
+    cycle.timers.add(next_end)
+    for reservation in sorted(due, key=_sequence):
+        _end_unconfirmed(cycle, reservation)
+
+
+def _list_unconfirmed(cycle: CycleState) -> tuple[list[Reservation], float]:
+    """Return two things: (1) the reservations that were to be confirmed until now; (2) the first time until which
+    another one is to be confirmed, or the end of the pause of all; infinity: there is none.
+    """
     every = (cycle.rules.scheduler, *cycle.rules.scheduler.system.values())
     if not any(settings.confirm_timeout for settings in every):
-        return
+        return [], inf
     # Machines that were found running: adopted ones that still boot, and machines that belong to no slot.
     adopted = [slot_info.slot for slot_info in cycle.list_restless() if slot_info.state in IN_FLIGHT]
     seen = [slot.last_seen for slot in adopted if slot.launch_reason == ADOPTED and slot.last_seen is not None]
     seen += [hold.refused_at for hold in cycle.view.holds.values() if hold.kind == "strangers"]
     if seen and not cycle.is_due(adopted_by := max(seen) + cycle.rules.scheduler.adoption_timeout):
-        cycle.timers.add(adopted_by)
-        return
-    unconfirmed = [each for each in cycle.view.unconfirmed.values() if each.id not in cycle.over]
-    for reservation in sorted(unconfirmed, key=_sequence):
+        return [], adopted_by
+    due, next_end = list[Reservation](), inf
+    for reservation in cycle.view.unconfirmed.values():
         timeout = cycle.settings_of(reservation).confirm_timeout
-        if not timeout or reservation.id in cycle.returning:
-            continue
-        deadline = (cycle.now if reservation.leased_at is None else reservation.leased_at) + timeout
-        if cycle.is_due(deadline):
-            _end_unconfirmed(cycle, reservation)
-        else:
-            cycle.timers.add(deadline)
+        if timeout and cycle.stays_leased(reservation):
+            deadline = (cycle.now if reservation.leased_at is None else reservation.leased_at) + timeout
+            if cycle.is_due(deadline):
+                due.append(reservation)
+            else:
+                next_end = min(next_end, deadline)
+    return due, next_end
 
 
 def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:

@@ -31,12 +31,18 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules, Terms, expiry_of_pending, list_deadlines_of_lease
 from scheduler.model.slots import Slot, has_machine_of
 from scheduler.model.transitions import HOLDING, SlotState
-from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Shared, Unexpired
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState, find_moment_after
 from scheduler.policy.plan_cache import list_touched
 
 
-def expire(cycle: CycleState) -> Unexpired:
+def expire_due(cycle: CycleState) -> float:
+    """Return when the first reservation expires. Minus infinity: one has to end now; infinity: none ever does."""
+    due, following = cycle.view.mortal.find_due(cycle.now)
+    return -inf if due else inf if following is None else following
+
+
+def expire(cycle: CycleState) -> None:
     """End each pending or leased reservation whose `expires_at` has been reached.
 
     Its leases end in this cycle, so that `place` can give the slots to other reservations. A reservation that expires
@@ -47,7 +53,6 @@ def expire(cycle: CycleState) -> Unexpired:
     for reservation in sorted(due, key=lambda each: each.sequence):
         cycle.decide(Expire(reservation=reservation.id))
         cycle.end(reservation)
-    return Unexpired(cycle)
 
 
 def find_timeout(state: SlotState, pool: Pool) -> float:
@@ -160,32 +165,30 @@ class OldestHeartbeats:
         return None if oldest is None else oldest[0]
 
 
-def find_silent(cycle: CycleState) -> set[str]:
-    """Return the ids of the slots in service whose static hosts sent no heartbeat for longer than `offline_timeout`.
-    Mark these slots as `stuck`, so that they take no lease.
+def list_silent(cycle: CycleState) -> tuple[list[SlotInfo], float]:
+    """Return two things: (1) the slots in service whose static hosts sent no heartbeat for longer than
+    `offline_timeout`; (2) when the next host will be silent; infinity: none will.
     """
     static = [(name, pool) for name, pool in cycle.rules.pools.items() if not pool.is_elastic]
     if not static:
-        return set()
-    silent, heartbeats = set(), cycle.cache.recall(OldestHeartbeats)
+        return [], inf
+    silent, ends, heartbeats = list[SlotInfo](), [inf], cycle.cache.recall(OldestHeartbeats)
     heartbeats.follow(cycle)
     moved = {each.slot.pool for each in cycle.list_restless() if each.state != each.slot.state}
     for name, pool in static:
         oldest = heartbeats.find(name, cycle)
         if oldest is None:
             continue
-        if name not in moved and not cycle.is_past(oldest, pool.offline_timeout):  # the others are not silent either
-            cycle.timers.add_after(oldest, pool.offline_timeout)
+        first_end = find_moment_after(oldest, pool.offline_timeout)
+        if name not in moved and not cycle.is_due(first_end):  # the others are not silent either
+            ends.append(first_end)
             continue
         heard = [each for each in cycle.pools[name] if each.state in HOLDING]
-        for slot_info in [each for each in heard if is_silent(each.slot, pool, cycle.now)]:
-            slot_info.stuck = True
-            silent.add(slot_info.slot.id)
+        silent += [each for each in heard if is_silent(each.slot, pool, cycle.now)]
         seen = [each.slot.last_seen for each in heard if each.slot.last_seen is not None]
-        lasting = [instant for instant in seen if not cycle.is_past(instant, pool.offline_timeout)]
-        if lasting:
-            cycle.timers.add_after(min(lasting), pool.offline_timeout)
-    return silent
+        lasting = (find_moment_after(instant, pool.offline_timeout) for instant in seen)
+        ends += [end for end in lasting if not cycle.is_due(end)]
+    return silent, min(ends)
 
 
 def _find_heard(slot: Slot) -> Heard | None:
@@ -200,23 +203,12 @@ def may_restart_again(reservation: Reservation, rules: Rules) -> bool:
     return reservation.request.restart_policy == "on_failure" and (not most or reservation.restarts < most)
 
 
-def is_restart_due(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether a failed reservation may be restarted now: it was never restarted, or more than `restart_delay`
-    seconds have passed since the last restart.
+def find_restart(cycle: CycleState, reservation: Reservation) -> float:
+    """Return when a failed reservation may be restarted: at once if it was never restarted, else more than
+    `restart_delay` seconds after the last restart.
     """
     last = reservation.restarted_at
-    return last is None or cycle.is_past(last, cycle.settings_of(reservation).restart_delay)
-
-
-def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
-    """Schedule a cycle for the time at which a failed reservation may be restarted. If this time has passed, the next
-    cycle is due at once.
-    """
-    last = reservation.restarted_at
-    if last is None or is_restart_due(cycle, reservation):
-        cycle.timers.add(cycle.now)
-    else:
-        cycle.timers.add_after(last, cycle.settings_of(reservation).restart_delay)
+    return -inf if last is None else find_moment_after(last, cycle.settings_of(reservation).restart_delay)
 
 
 _MANY: Final = frozenset({Assign, Cores})
@@ -231,7 +223,7 @@ pool with a `Launch`, and one for each different deadline of the `Preempt` decis
 """
 
 
-def wake(cycle: Shared, back_offs_end: float) -> float | None:
+def wake(cycle: CycleState, back_offs_end: float) -> float | None:
     """Return when the next cycle is due (seconds since the epoch); None: at no time.
 
     This is the earliest of: the times that the steps have added, the times at which the decisions of this cycle need a
@@ -267,7 +259,7 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
         case Fail():
             reservation = cycle.view.reservations[decision.reservation]
             if may_restart_again(reservation, cycle.rules):
-                wake_for_restart(cycle, reservation)
+                cycle.timers.add(find_restart(cycle, reservation))
         case Drain() if decision.slot in cycle.slot_infos and cycle.slot_infos[decision.slot].leases:
             _wake_after_timeout(cycle, cycle.slot_infos[decision.slot].pool.drain_timeout)
         case Start():

@@ -31,13 +31,12 @@ from scheduler.model.transitions import HOLDING
 from scheduler.policy.capacity.fits import capacity_of
 from scheduler.policy.capacity.slot_info import SlotInfo, find_leases
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Scaled, Shared
 
 Key = tuple[str, str]
 """The key of a lease: (reservation id, name of the component)."""
 
 
-def share(cycle: Scaled) -> Shared:
+def share(cycle: CycleState) -> None:
     """Set the limit of each lease on a slot with `cpus` to its own cpus and an equal part of the slot's spare cpus.
 
     The part is max(0, the slot's cpus - the sum of its leases' cpus) / the number of leases. A lease whose limit
@@ -50,7 +49,7 @@ def share(cycle: Scaled) -> Shared:
         if cycle.have_cpus is None:  # speed: a kept cycle keeps the capacities of its slots, and the answer
             cycle.have_cpus = rules.has_shared_cores and _have_cpus(cycle.slot_infos.values())
         if not cycle.have_cpus:
-            return Shared(cycle)
+            return
     unshared = cycle.cache.list_unshared(cycle.view, rules)
     moves = _follow(cycle.decisions, _list_filled(cycle, unshared))
     owns_on = moves.list_owns()
@@ -82,7 +81,6 @@ def share(cycle: Scaled) -> Shared:
         if placement.slot in spare_on  # new leases start without spare cpus
     ]
     _decide_all(cycle, found)
-    return Shared(cycle)
 
 
 def _decide_all(cycle: CycleState, found: Sequence[Cores]) -> None:

@@ -17,7 +17,7 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Charged, Protected, Unplaced
+from scheduler.policy.cycle.step_values import Protected, Unplaced
 from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.elastic.step import ElasticStep
 from scheduler.policy.queueing.claims import assign_claims
@@ -42,7 +42,7 @@ GUARDED = ENTRIES["behind_queue"].sentence
 BEHIND = "an earlier reservation in the queue waits, and backfill is off"
 
 
-def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
+def place(cycle: CycleState, queue: Queue, limits: LaunchLimits) -> Unplaced:
     """Place the pending reservations in queue order. Return the reservations that fit on no slot that is ready or in
     flight.
 

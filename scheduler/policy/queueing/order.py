@@ -11,7 +11,6 @@ from scheduler.model.resources import shape_of
 from scheduler.policy.capacity.fits import given_to
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Charged
 
 _age = attrgetter("created_at", "sequence")
 _MOST_LABELS: Final = 1 << 20
@@ -105,10 +104,8 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
             known[shape] = (_find_first_size(cycle, shape), cycle.settings_of(reservation).dynsize_decay)
         size, decay = known[shape]
         begun = reservation.created_at
-        if decay:
-            if cycle.is_due(begun + size / decay):
-                return 0.0
-            cycle.timers.add(begun + size / decay)
+        if decay and not cycle.timers.rests_until(begun + size / decay):
+            return 0.0
         return max(LEAST_SIZE, size - decay * (cycle.now - begun))
 
     return rank
@@ -131,7 +128,7 @@ def _find_first_size(cycle: CycleState, shape: Shape) -> float:
     return sum_of("cpus") * sum_of("memory_mib")
 
 
-def order(cycle: Charged) -> Queue:
+def order(cycle: CycleState) -> Queue:
     """Return the pending reservations in queue order. The age of a requeued reservation is the time since its
     submission.
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from math import inf
 
-from scheduler.model.reservations import Reservation, Shape
+from scheduler.model.reservations import Reservation, Shape, is_on_hold
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.model.waiting_codes import first_code
@@ -47,6 +47,16 @@ def find_next_protection(view: View, rules: Rules, now: float) -> float:
         if first < len(pending):
             due = min(due, pending[first].created_at + limit)
     return due
+
+
+def find_first_protection(view: View, rules: Rules) -> float:
+    """Return when the oldest reservation that waits, and is not on hold, has waited for the shortest limit of the
+    starvation guard (seconds since the epoch). Infinity: the guard is off, or no such reservation waits.
+    """
+    settings, pending = (rules.scheduler, *rules.scheduler.system.values()), view.by_phase["pending"]
+    limit = min((each.starvation_guard for each in settings if each.starvation_guard), default=inf)
+    oldest = view.waiters.find_oldest(lambda each: pending.get(each.id) is each and not is_on_hold(each))
+    return inf if oldest is None else oldest.created_at + limit
 
 
 class StarvationGuard:

@@ -308,10 +308,7 @@ def _list_victims(quota_run: QuotaRun, run: RunningWork) -> Iterator[tuple[SlotI
 
 def _is_old(cycle: CycleState, earliest: float) -> bool:
     """Return whether the time `earliest` has come. If not, schedule a cycle for it."""
-    is_due = cycle.is_due(earliest)
-    if not is_due:
-        cycle.timers.add(earliest)
-    return is_due
+    return not cycle.timers.rests_until(earliest)
 
 
 def _find_position(run: RunningWork, lease: Lease) -> int:

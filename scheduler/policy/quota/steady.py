@@ -10,16 +10,20 @@ preempt, at the time of the plan. The cost of running work only grows. So an acc
 amount can pay for no preemption.
 """
 
+from collections.abc import Callable
 from math import inf
 
 import msgspec
 
 from scheduler.model.accounts import NOTHING, Account, Levels, level_of
 from scheduler.model.decisions import Plan
+from scheduler.model.pending_queue import GroupKey
+from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.plan_cache import PlanCache
+from scheduler.policy.queueing.order import rank_by_level
 from scheduler.policy.quota.preempt import OVERDRAWN, SAVED, find_movable
 from scheduler.policy.quota.run import QuotaRun
 from scheduler.policy.quota.running import RunningIndex
@@ -135,3 +139,55 @@ def _make_terms(account: Account) -> Account:
     without them.
     """
     return msgspec.structs.replace(account, version=0, marked_at=0.0, balance=NOTHING, charged_at=0.0, due=NOTHING)
+
+
+class LastingRanks:
+    """The ranks of reservations under `queue: quota`, for a cycle that is kept. They are valid while the accounts have
+    the same levels as in that cycle.
+    """
+
+    def __init__(self, cycle: CycleState) -> None:
+        self._levels = _find_levels(cycle)
+        self._rank = rank_by_level(cycle)
+        self._ranks: dict[GroupKey, float] = {}
+        """(account name, shape) -> the rank of reservations with both. It contains the ranks that were computed
+        so far.
+        """
+        self._shared: dict[float, float] = {}
+        """Rank -> the one object that stands for this rank. Speed: positions are compared faster if equal ranks are the
+        same object.
+        """
+
+    def find_rank(self, cycle: CycleState) -> Callable[[Reservation], float] | None:
+        """Return the rank function of the queue; None if the order of the queue or the waiting reasons may have
+        changed.
+
+        They may have changed if an account has reached another level, or if an account has limits that may block
+        reservations.
+        """
+        accounts, is_common = cycle.balances.accounts, not cycle.rules.scheduler.system
+        is_plain = is_common and cycle.balances.are_by_name and not cycle.view.special
+        if not is_plain or any(map(_may_block, accounts.values())) or _find_levels(cycle) != self._levels:
+            return None
+        return self._rank
+
+    def find_rank_of(self, row: Reservation, shape: Shape) -> float:
+        """Return the rank of the reservation `row`. `shape`: its shape."""
+        mark = (row.request.account, shape)
+        rank = self._ranks.get(mark)
+        if rank is None:
+            rank = self._rank(row)
+            rank = self._ranks[mark] = self._shared.setdefault(rank, rank)
+        return rank
+
+
+def _find_levels(cycle: CycleState) -> dict[str, tuple[int, bool]]:
+    """Return a table (account id -> (its best level with a balance, whether it was deleted)). While the table is the
+    same, account name and shape determine the rank of a reservation.
+    """
+    accounts = cycle.balances.accounts.items()
+    return {name: (level_of(account.balance), account.forgotten) for name, account in accounts}
+
+
+def _may_block(account: Account) -> bool:
+    return account.disable_free_tasks or bool(account.per_label_task_limits)

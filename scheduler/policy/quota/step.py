@@ -17,7 +17,6 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import insert
 from scheduler.policy.quota.account_limits import LimitsOfGrants, make_limits_of_grants
@@ -31,18 +30,17 @@ from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.usage import charge_all
 
 
-def charge(cycle: Healed) -> Charged:
+def charge(cycle: CycleState) -> None:
     """Charge every quota account up to now, if any queue is `quota`. Accounts pay for running leases and earn.
 
     An account that was already charged at `now` does not change. Leases that this cycle has ended are paid until now.
     The plan uses the balances after the charge. The commit charges the accounts again, on the rows as they are then.
     """
     if not cycle.rules.has_quota:
-        return Charged(cycle)
+        return
     accounts = charge_all(cycle.view, cycle.cache, cycle.now)
     cycle.balances = Balances(accounts)
     cycle.charged = tuple(name for name in accounts if cycle.view.accounts[name].charged_at < cycle.now)
-    return Charged(cycle)
 
 
 def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:

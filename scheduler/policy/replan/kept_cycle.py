@@ -9,39 +9,38 @@ full cycle follows.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from math import inf
 from operator import itemgetter
 from typing import Final
 
-from scheduler.model.decisions import Assign, Placement, Plan
+from scheduler.model.decisions import Assign, Cores, Placement, Plan
 from scheduler.model.reservations import Reservation, is_on_hold
-from scheduler.model.rules import Terms
-from scheduler.model.waiting_codes import LACKING_SLOT
+from scheduler.model.rules import Rules, Terms
+from scheduler.model.transitions import IN_FLIGHT
+from scheduler.model.view import View
 from scheduler.model.waits import Reason, WaitBlock, Waits
-from scheduler.policy.capacity.requests import Demand
-from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.capacity.candidate_queue import RemainingCapacity, SlotClass
+from scheduler.policy.capacity.requests import Amounts, Demand
+from scheduler.policy.capacity.slot_info import SlotInfo, find_life, renew_slot
+from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Healed, Scaled
-from scheduler.policy.lifecycle.heal import heal
-from scheduler.policy.lifecycle.timers import expire, wake
+from scheduler.policy.lifecycle.timers import wake
 from scheduler.policy.placement.cpu_bursting import share
+from scheduler.policy.placement.place import place
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.queueing.feasibility import ON_HOLD, Feasibility
-from scheduler.policy.queueing.order import find_lasting_rank
-from scheduler.policy.queueing.starvation_guard import has_waited_too_long
-from scheduler.policy.quota.steady import SteadyPlan
+from scheduler.policy.queueing.order import find_lasting_rank, order
+from scheduler.policy.queueing.starvation_guard import find_first_protection, find_next_protection
+from scheduler.policy.quota.steady import LastingRanks, SteadyPlan
 from scheduler.policy.quota.step import charge, place_all_by_quota
-from scheduler.policy.replan.by_quota import PlacementByQuota
-from scheduler.policy.replan.changed_slots import renew_all
-from scheduler.policy.replan.fitting import FittingClasses
-from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
-from scheduler.policy.replan.lives import Lives
-from scheduler.policy.replan.ordinary import has_ordinary_rows, is_ordinary
-from scheduler.policy.replan.refusal import Refusal
-from scheduler.policy.scaling.launch import choose_code_for_one
+from scheduler.policy.scaling.launch import Refusal, refuse_one
 from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.pool_size import PoolSlots, count_slots
+from scheduler.policy.steps import STEPS
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
@@ -53,13 +52,43 @@ FEW_CHANGED: Final = 250
 """If more slots have changed than FEW_CHANGED plus 1 / MOST_CHANGED_SHARE of all slots, a full cycle is planned,
 because it takes less time then.
 """
+_ORDINARY: Final = frozenset({Assign, Cores})
+"""Kinds of decisions after which a cycle may be kept: they change only leases on ready slots."""
 
 
 class _LeftWayError(Exception):
     """Raised when only a full cycle can plan this tick. The kept cycle is dropped then."""
 
 
-def keep_cycle(
+def plan_again(view: View, rules: Rules, now: float, cache: PlanCache) -> Plan | None:
+    """Return the plan at `now`, made from what earlier plans of this view kept in `cache`. None: only a full cycle can
+    make it.
+    """
+    known = cache.find_plan(view, rules, now)
+    if known is None and rules.has_quota:
+        known = cache.recall(SteadyPlan).find(view, rules, now, cache)
+    return cache.go_on(rules, now) if known is None else known
+
+
+def keep(cycle: CycleState, limits: LaunchLimits, queue: Queue, wake_at: float | None) -> Plan:
+    """Return the plan of a cycle whose steps are done, and keep in its cache what later ticks use again.
+
+    A plan without decisions is valid until the next deadline, or until the starvation guard begins to protect a further
+    reservation. After another plan the cycle itself is kept, if a later tick can go on with it.
+    """
+    view, rules, cache = cycle.view, cycle.rules, cycle.cache
+    outcome = cycle.finish(queue, wake_at)
+    cache.offer(view, partial(_keep_cycle, cycle, limits, outcome, view.revision))
+    return _keep_plan(cycle, outcome, inf if outcome.decisions else find_next_protection(view, rules, cycle.now))
+
+
+def _keep_plan(cycle: CycleState, outcome: Plan, next_protection: float) -> Plan:
+    if cycle.rules.has_quota:
+        return cycle.cache.recall(SteadyPlan).keep(cycle, outcome, next_protection)
+    return cycle.cache.keep(cycle.rules, cycle.now, outcome, next_protection)
+
+
+def _keep_cycle(
     cycle: CycleState, limits: LaunchLimits, outcome: Plan, revision: int, known: tuple[WaitBlock, ...]
 ) -> "KeptCycle | None":
     """Return a kept cycle made of a finished one, with which a later tick goes on; None if no later tick can.
@@ -67,25 +96,34 @@ def keep_cycle(
     `revision`: the view's revision when the cycle was planned. `known`: the blocks of waiting reservations of an
     earlier plan; unchanged blocks are used again.
     """
-    if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
-        return None
+    is_ordinary = (
+        cycle.view.revision == revision
+        and _ORDINARY.issuperset(map(type, outcome.decisions))
+        and _has_ordinary_rows(cycle.view, cycle.rules)
+        and not any(each.state in IN_FLIGHT or each.state != each.slot.state for each in cycle.list_restless())
+    )
     try:
-        return KeptCycle(cycle, limits, outcome, known)
+        return KeptCycle(cycle, limits, outcome, known) if is_ordinary else None
     except _LeftWayError:
         return None
+
+
+def _has_ordinary_rows(view: View, rules: Rules) -> bool:
+    """Return whether all reservations with equal requests have the same launches, at any time, and leases begin only by
+    an assignment.
+    """
+    return not (view.holds or view.stretching or view.by_phase["revoking"] or not rules.has_plain_budgets)
 
 
 class KeptCycle:
     """A cycle after its plan, with the state from which the next tick goes on."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits, outcome: Plan, known: tuple[WaitBlock, ...]) -> None:
-        self._cycle, self._limits, self.rules = cycle, limits, cycle.rules
-        self._by_quota = PlacementByQuota(cycle) if self.rules.has_quota else None
+        self.cycle, self.limits, self.rules = cycle, limits, cycle.rules
+        self._by_quota = LastingRanks(cycle) if self.rules.has_quota else None
         self._rank = self._find_rank()
-        settings = (self.rules.scheduler, *self.rules.scheduler.system.values())
-        self._guard = min((each.starvation_guard for each in settings if each.starvation_guard), default=0.0)
         self._feasibility = Feasibility(cycle, limits)
-        self._refusals: dict[Demand, Refusal] = {}
+        self._refusals: dict[Demand, Refusal | None] = {}
         self._keys: dict[str, Key] = {}
         """Reservation id -> its position in the queue, for each waiting reservation."""
         self._lines: dict[Demand, KeyHeap] = {}
@@ -100,22 +138,27 @@ class KeptCycle:
         """Ids of the reservations to which the last plan assigned leases."""
         self._gone: list[Key] = []
         """Positions of reservations that have left the queue in this tick, and are not removed from `_queue` yet."""
+        self._changed: list[SlotInfo] = []
+        self._came: dict[str, tuple[Key, Demand | None]] = {}
+        """The reservations that are new in the queue: reservation id -> (position, demand; None: on hold)."""
         self._queue = self._open_queue(outcome.waiting, known)
-        if self._has_protected():
-            raise _LeftWayError
+        self._check_protection()
         self._open_indexes()
-        self._idle, self._lives = IdleSlots(cycle, limits), Lives(cycle, limits)
+        self.pools: Mapping[str, PoolSlots] = count_slots(cycle)
+        for each in self.pools.values():
+            each.count()  # speed: here no plan waits for it
+        self.refusals: Collection[Refusal | None] = ()
         self._note_plan(outcome)
         cycle.begin(cycle.now)  # searches of the cycle are over, so their results are not needed any more
 
     def _find_rank(self) -> Callable[[Reservation], float | tuple[float, float]]:
-        rank = find_lasting_rank(self._cycle) if self._by_quota is None else self._by_quota.find_rank(self._cycle)
+        rank = find_lasting_rank(self.cycle) if self._by_quota is None else self._by_quota.find_rank(self.cycle)
         if rank is None:
             raise _LeftWayError
         return rank
 
     def _open_queue(self, waits: Waits, known: tuple[WaitBlock, ...]) -> KeptQueue:
-        view, names = self._cycle.view, waits.names
+        view, names = self.cycle.view, waits.names
         rows, shapes = list(map(view.reservations.__getitem__, names)), list(map(view.shapes.__getitem__, names))
         ranks = map(self._rank, rows) if self._by_quota is None else map(self._by_quota.find_rank_of, rows, shapes)
         ages, numbers = [each.created_at for each in rows], [each.sequence for each in rows]
@@ -123,7 +166,7 @@ class KeptCycle:
         if keys != sorted(keys):
             raise _LeftWayError
         self._keys.update(zip(names, keys, strict=True))
-        demands: list[Demand | None] = list(map(self._cycle.demands.__getitem__, shapes))
+        demands: list[Demand | None] = list(map(self.cycle.demands.__getitem__, shapes))
         if view.special:  # speed: almost all reservations have the demand of their shape
             for at, row in enumerate(rows):
                 if row.id in view.special:
@@ -141,33 +184,23 @@ class KeptCycle:
     def _find_special_demand(self, reservation: Reservation) -> Demand | None:
         if reservation.declined or reservation.leases:
             raise _LeftWayError
-        demand = self._cycle.demand_of(reservation)
+        demand = self.cycle.demand_of(reservation)
         _check_plain(demand)
         return None if is_on_hold(reservation) else demand
 
-    def _find_refusal(self, demand: Demand) -> Refusal:
-        """Return why reservations with this demand wait while they fit on no slot.
+    def _find_refusal(self, demand: Demand) -> Refusal | None:
+        """Return why reservations with this demand wait while they fit on no slot. None: they get a machine.
 
         The answer stays valid, because the slots on which it depends do not change.
         """
-        known = self._refusals.get(demand)
-        if known is None:
-            known = self._refusals[demand] = self._look_up(demand)
-        return known
-
-    def _look_up(self, demand: Demand) -> Refusal:
-        misfit = self._feasibility.find(demand)
-        if misfit is not None:
-            return Refusal(misfit, is_withheld=False, is_misfit=True)
-        held = self._limits.find_launch(demand, demand.needs[0])
-        if not isinstance(held, str) or self._limits.find_start(demand.pools, demand.needs[0], demand.payer):
-            raise _LeftWayError
-        code = choose_code_for_one(demand, held, self._limits)
-        reason = (code, self._limits.describe(code, demand.pools))
-        return Refusal(reason, is_withheld=held in LACKING_SLOT, is_misfit=False)
+        if demand not in self._refusals:
+            misfit = self._feasibility.find(demand)
+            known = refuse_one(demand, self.limits) if misfit is None else Refusal(demand, "", misfit)
+            self._refusals[demand] = known
+        return self._refusals[demand]
 
     def _note_plan(self, outcome: Plan) -> None:
-        view, cycle = self._cycle.view, self._cycle
+        view, cycle = self.cycle.view, self.cycle
         self._given, self._spent = [], {}
         for decision in outcome.decisions:  # speed: each decision is read once
             if type(decision) is Assign:
@@ -177,107 +210,122 @@ class KeptCycle:
         self._position, self._revision = view.waiters.follow(), view.revision
         self._since, self._until = cycle.now, inf if outcome.wake_at is None else outcome.wake_at
 
-    def _has_protected(self) -> bool:
-        """Return whether a waiting reservation is protected by the starvation guard, because it has waited too long.
-        Set `next_protection` to the time from which on the oldest reservation is protected (infinity: never).
+    def _check_protection(self) -> None:
+        """Raise `_LeftWayError` if the starvation guard protects a waiting reservation. Set `next_protection` to the
+        time from which on it protects one.
         """
-        self.next_protection = inf
-        pending = self._cycle.view.by_phase["pending"]
-        oldest = self._cycle.view.waiters.find_oldest(
-            lambda each: pending.get(each.id) is each and not is_on_hold(each)
-        )
-        if oldest is not None and self._guard:
-            self.next_protection = oldest.created_at + self._guard
-            return has_waited_too_long(oldest.created_at, self._guard, self._cycle.now)
-        return False
+        self.next_protection = find_first_protection(self.cycle.view, self.rules)
+        if self.cycle.now > self.next_protection:
+            raise _LeftWayError
 
     def tidy(self) -> None:
         """Make the slot index again if its outdated entries take much memory after many changes; else do nothing."""
-        if self._cycle.ready.changes > MOST_CHANGES + CHANGES_A_SLOT * len(self._cycle.slot_infos):
-            self._cycle.close_indexes()
+        if self.cycle.ready.changes > MOST_CHANGES + CHANGES_A_SLOT * len(self.cycle.slot_infos):
+            self.cycle.close_indexes()
             self._open_indexes()
 
     def _open_indexes(self) -> None:
         """Make the slot indexes, and the candidate queues for the requests of the waiting demands."""
-        self._cycle.open_indexes()
+        self.cycle.open_indexes()
         for demand in self._lines if self._by_quota is None else ():  # `quota` has an index of its own
-            if not self._find_refusal(demand).is_misfit:
-                self._cycle.ready.find(demand.needs[0])
+            if self._feasibility.find(demand) is None:
+                self.cycle.ready.find(demand.needs[0])
 
     def close(self) -> None:
         """Drop references between objects, so that they are freed without the garbage collector."""
-        self._cycle.close_indexes()
+        self.cycle.close_indexes()
 
     def go_on(self, now: float) -> Plan | None:
         """Return the plan of a later tick at `now`; None if only a full cycle can find it. After None this kept cycle
         cannot be used any more.
         """
-        view = self._cycle.view
-        if not (self._since <= now < self._until and has_ordinary_rows(view, self.rules)):
+        view = self.cycle.view
+        if not (self._since <= now < self._until and _has_ordinary_rows(view, self.rules)):
             return None
-        self._cycle.begin(now)
+        self.cycle.begin(now)
         try:
             return self._plan()
         except _LeftWayError:
             return None
 
     def _plan(self) -> Plan:
-        cycle = self._cycle
-        if self._by_quota is not None:
-            charge(Healed(cycle))
-            self._rank = self._find_rank()
-        changed = renew_all(cycle, self._list_changed(), self._idle, self._lives)
-        if changed is None:
-            raise _LeftWayError
-        came = self._follow_queue()
-        _, failed_boots = heal(expire(cycle))
-        if cycle.decisions or cycle.returning or failed_boots or any(each.stuck for each in changed):
-            raise _LeftWayError
-        if self._has_protected():
-            raise _LeftWayError
-        if self._by_quota is None:
-            self._place(changed, came)
-        else:
-            self._place_by_quota(came)
-        self._fresh.clear()
-        self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
-        self._queue.remove_all(self._gone)
-        self._gone.clear()
-        added = sorted(came.values(), key=itemgetter(0))
-        reasons = {demand: self._find_reason(demand) for demand in {demand for _, demand in added}}
-        self._queue.insert_all([key for key, _ in added], [reasons[demand] for _, demand in added])
-        self._check_slots()
-        shared = share(Scaled(cycle))
-        wake_at = wake(shared, self._limits.next_end)
-        outcome = Plan(tuple(cycle.decisions), Waits.of_blocks(self._queue.cut()), wake_at, cycle.charged)
+        cycle, by_itself = self.cycle, {charge: self._charge, order: self._follow_queue, place: self._place_all}
+        by_itself[share] = partial(share, cycle)
+        self._renew_slots()
+        for step in STEPS:
+            if step.due is None:
+                by_itself[step.run]()
+            elif not cycle.timers.rests_until(step.due(self)):
+                raise _LeftWayError
+        outcome = Plan(
+            tuple(cycle.decisions),
+            Waits.of_blocks(self._queue.cut()),
+            wake(cycle, self.limits.next_end),
+            cycle.charged,
+        )
         self._note_plan(outcome)
-        return cycle.cache.recall(SteadyPlan).keep(cycle, outcome, self.next_protection)
+        return _keep_plan(cycle, outcome, self.next_protection)
+
+    def _charge(self) -> None:
+        if self._by_quota is not None:
+            charge(self.cycle)
+            self._rank = self._find_rank()
+
+    def _renew_slots(self) -> None:
+        """Set the scratch copies of the changed slots to their present rows and leases.
+
+        Raise `_LeftWayError` if one of these slots (1) was added or deleted; (2) has another pool, or other amounts,
+        labels or another market than before; (3) has a lease that was granted on an earlier machine of the slot; (4)
+        took no leases before or takes none now; or (5) may change its state by a rule of the lifecycle, such as a
+        timeout.
+        """
+        cycle, slots, self._changed = self.cycle, self.cycle.view.slots, []
+        for name in self._list_changed():
+            slot, slot_info = slots.get(name), cycle.slot_infos.get(name)
+            if slot is None or slot_info is None:
+                raise _LeftWayError
+            pool, life, takes_leases = slot_info.pool, None, slot_info.takes_leases
+            is_new_row = slot is not slot_info.slot
+            if not takes_leases or (is_new_row and slot.pool != slot_info.slot.pool):
+                raise _LeftWayError
+            if is_new_row and pool.is_elastic and pool.replacement.is_on:
+                life = find_life(slot_info, pool)
+            opened = renew_slot(slot_info, cycle.view, slot)
+            if is_new_row:
+                takes_leases = slot_info.takes_leases
+            if opened is None or not (opened.is_at_rest and opened.is_sound and takes_leases):
+                raise _LeftWayError
+            if slot_info.slot_class is None:  # under `quota` the index leaves full slots out
+                cycle.ready.add(slot_info)
+            else:
+                cycle.ready.regroup(slot_info)
+            if (there := self.pools.get(slot.pool)) is not None:
+                there.note(slot_info, has_new_life=life is not None and find_life(slot_info, pool) != life)
+            self._changed.append(slot_info)
 
     def _list_changed(self) -> Collection[str]:
         """Return the ids of the slots that changed since the last plan or on which that plan assigned leases. Raise
         `_LeftWayError` if there are too many.
         """
         names = self._spent.copy()
-        for name, revision in reversed(self._cycle.view.touched.items()):
+        for name, revision in reversed(self.cycle.view.touched.items()):
             if revision <= self._revision:
                 break
             names[name] = None
-        if len(names) > FEW_CHANGED + len(self._cycle.slot_infos) // MOST_CHANGED_SHARE:
+        if len(names) > FEW_CHANGED + len(self.cycle.slot_infos) // MOST_CHANGED_SHARE:
             raise _LeftWayError
         return names
 
-    def _follow_queue(self) -> dict[str, tuple[Key, Demand | None]]:
-        """Read the view's changes of the queue since the last plan. Return a table of the reservations that are new in
-        the queue: reservation id -> (position, demand; None: on hold).
-        """
-        view = self._cycle.view
+    def _follow_queue(self) -> None:
+        """Read the view's changes of the queue since the last plan."""
+        view = self.cycle.view
         changes = view.waiters.changes_since(self._position)
         if changes is None:
             raise _LeftWayError
         pending, shapes, special = view.by_phase["pending"], view.shapes, view.special
         # Speed: of the reservations that waited, the log has the departure, so that new ones need no look-up.
         left = dict.fromkeys([row.id for row, _, has_come in changes if not has_come])
-        keys, rank, by_quota, demands = self._keys, self._rank, self._by_quota, self._cycle.demands
+        keys, rank, by_quota, demands = self._keys, self._rank, self._by_quota, self.cycle.demands
         known = {name: key for name in left if (key := keys.pop(name, None)) is not None}
         unwritten = [(pending[name], shapes[name], True) for name in self._given if name not in left]
         came, added = dict[str, tuple[Key, Demand | None]](), defaultdict[Demand | None, list[Key]](list)
@@ -295,10 +343,16 @@ class KeptCycle:
             if self._queue.renew(known[name], key, self._find_reason(demand)):
                 del known[name], came[name]
         self._gone += known.values()
-        return came
+        self._came = came
+        self._check_protection()
 
     def _find_reason(self, demand: Demand | None) -> Reason:
-        return ON_HOLD if demand is None else self._find_refusal(demand).reason
+        if demand is None:
+            return ON_HOLD
+        refusal = self._find_refusal(demand)
+        if refusal is None:
+            raise _LeftWayError
+        return refusal.reason
 
     def _push_all(self, added: Mapping[Demand | None, list[Key]]) -> None:
         """Add reservations, by their keys in the queue, to the heaps of their demands. None (on hold) has no heap."""
@@ -310,16 +364,29 @@ class KeptCycle:
                     self._fresh.add(demand)
                 self._lines[demand].push_all(keys)
 
-    def _place(self, changed: Iterable[SlotInfo], came: dict[str, tuple[Key, Demand | None]]) -> None:
+    def _place_all(self) -> None:
+        """Place the waiting reservations, and bring `_queue` up to date."""
+        if self._by_quota is None:
+            self._place()
+        else:
+            self._place_by_quota()
+        self._fresh.clear()
+        self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
+        self._queue.remove_all(self._gone)
+        self._gone.clear()
+        added = sorted(self._came.values(), key=itemgetter(0))
+        reasons = {demand: self._find_reason(demand) for demand in {demand for _, demand in added}}
+        self._queue.insert_all([key for key, _ in added], [reasons[demand] for _, demand in added])
+        self.refusals = list(map(self._find_refusal, self._lines))
+
+    def _place(self) -> None:
         """Assign leases in queue order. On the changed slots all demands are tried, and on the other slots only demands
-        that did not wait before. `came`: the reservations that are new in the queue.
+        that did not wait before.
         """
-        names, gone = self._keys, self._gone.append
-        decide, timed = self._cycle.decisions.append, self._cycle.view.timed
+        names, gone, came = self._keys, self._gone.append, self._came
+        decide, timed = self.cycle.decisions.append, self.cycle.view.timed
         # Speed: the fields of a key stand in the entry of the heap, where they are compared faster than in the key.
-        lines = [
-            (*key, demand, self._lines[demand], self._take_each(demand)) for demand, key in self._list_open(changed)
-        ]
+        lines = [(*key, demand, self._lines[demand], self._take_each(demand)) for demand, key in self._list_open()]
         heapify(lines)
         placed, terms = set[Demand](), set[tuple[float | None, Demand]]()
         while lines:
@@ -341,52 +408,47 @@ class KeptCycle:
             else:
                 heapreplace(lines, (*following, demand, line, run))
         terms.update((None, demand) for demand in placed)
-        self._cycle.timers.lease_terms.update(Terms(ttl, each.shape.pool, each.shape.system) for ttl, each in terms)
+        self.cycle.timers.lease_terms.update(Terms(ttl, each.shape.pool, each.shape.system) for ttl, each in terms)
 
     def _take_each(self, demand: Demand) -> Iterator[tuple[Placement, ...]]:
         """Yield the leases of the reservations of a demand, one after the other, until the demand fits nowhere."""
-        [need], note = demand.needs, self._idle.note
+        [need], pools = demand.needs, self.pools
         name, given = need.component.name, need.given  # the only instance has the name of its component
 
         def give(slot_info: SlotInfo) -> tuple[Placement, ...]:
             slot = slot_info.slot
             if not slot_info.leases:  # speed: most slots had leases, so that they were not idle
                 slot_info.wanted = True
-                note(slot_info)
+                if slot.pool in pools:
+                    pools[slot.pool].note(slot_info)
             return (Placement(name, slot.id, slot.epoch, given[slot.pool]),)
 
-        return self._cycle.ready.take_each(need, give)
+        return self.cycle.ready.take_each(need, give)
 
-    def _place_by_quota(self, came: dict[str, tuple[Key, Demand | None]]) -> None:
+    def _place_by_quota(self) -> None:
         """Place reservations by quota. Raise `_LeftWayError` if running work moves to another level or is preempted."""
         misfits = {demand.shape for demand in self._lines if self._feasibility.find(demand) is not None}
-        place_all_by_quota(self._cycle, misfits)
-        for decision in self._cycle.decisions:
+        place_all_by_quota(self.cycle, misfits)
+        for decision in self.cycle.decisions:
             if not isinstance(decision, Assign):
                 raise _LeftWayError
             name = decision.reservation
             key = self._keys.pop(name)
-            if came.pop(name, None) is None:
+            if self._came.pop(name, None) is None:
                 self._gone.append(key)
             for placement in decision.leases:
-                self._idle.note(self._cycle.slot_infos[placement.slot])
+                slot_info = self.cycle.slot_infos[placement.slot]
+                if (there := self.pools.get(slot_info.slot.pool)) is not None:
+                    there.note(slot_info)
 
-    def _list_open(self, changed: Iterable[SlotInfo]) -> Iterator[tuple[Demand, Key]]:
+    def _list_open(self) -> Iterator[tuple[Demand, Key]]:
         """Yield the demands that could fit on a slot, each with the position of its first reservation."""
-        fitting = FittingClasses(changed)
+        fitting = FittingClasses(self._changed)
         for demand, line in self._lines.items():
-            if (first := line.first) is None or ((known := self._refusals.get(demand)) and known.is_misfit):
+            if (first := line.first) is None or self._feasibility.find(demand) is not None:
                 continue
             if demand in self._fresh or fitting.have_place(demand):
                 yield demand, first
-
-    def _check_slots(self) -> None:
-        """Raise `_LeftWayError` if a full cycle would launch, drain or terminate a slot. Else schedule a cycle for the
-        times when idle slots are drained and old machines replaced.
-        """
-        withheld = {name for demand in self._lines if self._find_refusal(demand).is_withheld for name in demand.pools}
-        if not self._idle.stay(withheld) or not self._lives.stay():
-            raise _LeftWayError
 
 
 def _check_plain(demand: Demand) -> None:
@@ -396,3 +458,36 @@ def _check_plain(demand: Demand) -> None:
     """
     if len(demand.needs) != 1 or demand.elastic or not demand.is_shared or not demand.settings.backfill:
         raise _LeftWayError
+
+
+class FittingClasses:
+    """Which slot classes among `slot_infos` still fit a demand. The classes with enough capacity are found once for all
+    demands with equal amounts.
+    """
+
+    def __init__(self, slot_infos: Iterable[SlotInfo]) -> None:
+        self._alike: dict[str, dict[tuple[SlotClass, RemainingCapacity], None]] = {}
+        """Pool -> the different pairs (slot class, remaining capacity) of those slots of `slot_infos` that are in this
+        pool. A slot class is the slots with the same pool and labels.
+        """
+        # Speed: most slots share class and remaining capacity with others.
+        for slot_class, remaining in dict.fromkeys([(each.slot_class, each.remaining) for each in slot_infos]):
+            self._alike.setdefault(slot_class.pool, {})[slot_class, remaining] = None
+        self._known: dict[tuple[str, Amounts], dict[SlotClass, None]] = {}
+
+    def have_place(self, demand: Demand) -> bool:
+        """Return whether one of the slots can take the instance of a demand that has a single one."""
+        [need] = demand.needs
+        return any(
+            need.rank_labels(slot_class.labels) is not None
+            for pool, step in need.steps.items()
+            for slot_class in self._find(pool, step)
+        )
+
+    def _find(self, pool: str, step: Amounts) -> dict[SlotClass, None]:
+        found = self._known.get((pool, step))
+        if found is None:
+            alike = self._alike.get(pool, ())
+            found = {slot_class: None for slot_class, remaining in alike if remaining.after[step] is not None}
+            self._known[pool, step] = found
+        return found

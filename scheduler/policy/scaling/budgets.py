@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from scheduler.model.budgets import NOTHING_SPENT, Budget, find_allowed, find_next_period
 from scheduler.model.decisions import Drain, Terminate
+from scheduler.model.rules import Rules
 from scheduler.model.transitions import UNPAID
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Scaled, WithHeadroom
 
 TINY: Final = 1e-6
 """Dollars by which sums of prices may differ from a limit without exceeding it, because floats are rounded."""
@@ -140,7 +141,12 @@ def find_payer_of(slot_info: SlotInfo) -> str:
     return slot_info.slot.launched_for or ""
 
 
-def drain_over_budget(cycle: WithHeadroom) -> Scaled:
+def drain_over_budget_due(rules: Rules) -> float:
+    """Return minus infinity if a budget drains machines, else infinity."""
+    return -inf if any(each.action == "drain" for each in rules.budgets.values()) else inf
+
+
+def drain_over_budget(cycle: CycleState) -> None:
     """Drain machines for each budget with the action `drain`, until the remaining machines cost no more than the budget
     allows.
 
@@ -148,6 +154,8 @@ def drain_over_budget(cycle: WithHeadroom) -> Scaled:
     first; (3) slots with leases, but only if nothing is left of the budget for the day or the month. The leases of a
     slot that drains go on until they end. Cordoned slots and machines without a price stay.
     """
+    if cycle.timers.rests_until(drain_over_budget_due(cycle.rules)):
+        return
     for name, budget in cycle.rules.budgets.items():
         if budget.action != "drain":
             continue
@@ -160,7 +168,6 @@ def drain_over_budget(cycle: WithHeadroom) -> Scaled:
             rate -= slot_info.price
             decide = Terminate if slot_info.is_coming else Drain
             cycle.move_slot(slot_info, decide(slot=slot_info.slot.id, reason="over_budget"))
-    return Scaled(cycle)
 
 
 def _list_to_go(budget: Budget, staying: list[SlotInfo], *, spares_leases: bool) -> list[SlotInfo]:

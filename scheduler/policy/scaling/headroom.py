@@ -19,17 +19,17 @@ from scheduler.model.decisions import Drain, Terminate
 from scheduler.model.pools import Pool
 from scheduler.model.quota_classes import is_limited_by, quota_subject
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import UNPAID
 from scheduler.model.waiting_codes import LACKING_SLOT
 from scheduler.policy.capacity.gang import Shareable, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Headroom, Healed, Replaced, Shortfall, WithHeadroom
+from scheduler.policy.cycle.step_values import Headroom, Shortfall
 from scheduler.policy.scaling.budgets import Payer
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import Choice, could_serve
+from scheduler.policy.scaling.pool_size import PoolSlots, count_slots, is_unneeded
 
 _MOST: Final = 1 << 32
 """A number that is greater than the number of slots of any pool."""
@@ -42,7 +42,7 @@ tested with `_ImaginedLaunches.awaited`.
 """
 
 
-def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
+def find_headroom(cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
     """Count, by pool, the launches that would be made if `max_slots` and EC2's quota allowed them. Several small
     reservations may share a launch. Also find the existing slots that these reservations would use together with the
     launched ones: `make_headroom` must not end such a slot to make place for the launches.
@@ -62,7 +62,14 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
     return Headroom(launches, spared, beyond, shortfall.closed, by_quota)
 
 
-def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
+def make_headroom_due(pools: Mapping[str, PoolSlots], withheld: Iterable[str]) -> float:
+    """Return minus infinity if a pool has a slot that ends for a withheld launch, else infinity. `withheld`: the pools
+    with withheld launches.
+    """
+    return -inf if any(name in pools and pools[name].has_unneeded for name in withheld) else inf
+
+
+def make_headroom(cycle: CycleState, headroom: Headroom) -> None:
     """End one unneeded slot of a pool for each launch that is withheld there.
 
     A slot is unneeded if its pool is not a static pool, the slot is not cordoned, and the slot has neither a lease nor
@@ -75,9 +82,11 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
     For a launch that a quota withholds, only a slot ends that uses this quota: one of the same class and market, or one
     without an offering.
     """
-    for name, pool in cycle.rules.pools.items():
-        if not headroom.launches.get(name, 0):
-            continue
+    withheld = [name for name in cycle.rules.pools if headroom.launches.get(name)]
+    if cycle.timers.rests_until(make_headroom_due(count_slots(cycle), withheld)):
+        return
+    for name in withheld:
+        pool = cycle.rules.pools[name]
         lacking = _Lacking(pool, Counter(headroom.by_quota[name]), headroom.beyond[name])
         staying = [each for each in cycle.pools[name] if each.slot.id in headroom.spared]
         for slot_info in _choose_ending(cycle.pools[name], lacking, staying):
@@ -85,7 +94,6 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
                 cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
             else:
                 cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="at_quota"))
-    return WithHeadroom(cycle)
 
 
 def _choose_ending(
@@ -94,7 +102,7 @@ def _choose_ending(
     """Return the slots of a pool that end for the launches in `lacking`. `staying`: slots that must not end."""
     for slot_info in filter(_is_leaving, slot_infos):
         lacking.take(slot_info)
-    unneeded = [each for each in slot_infos if _is_unneeded(each) and each not in staying]
+    unneeded = [each for each in slot_infos if is_unneeded(each) and each not in staying]
     unneeded.sort(key=lambda each: (not each.is_coming, 0.0 if each.is_coming else each.idle_since, each.order))
     unneeded.sort(key=lambda each: each.state != "stopped")
     return list(filter(lacking.take, unneeded))
@@ -129,21 +137,6 @@ class _Lacking:
         return self.beyond >= 0
 
 
-def _is_unneeded(slot_info: SlotInfo) -> bool:
-    """Return whether a slot may end so that a withheld launch can run: the slot is idle, in flight or stopped, no
-    reservation waits for it, it is not cordoned, and its pool is not a static pool.
-
-    A slot that this cycle launches or starts may not end. Such a slot is in flight, but its row is still `empty`,
-    `error` or `stopped`.
-    """
-    if slot_info.wanted:
-        return False
-    slot = slot_info.slot
-    is_coming = slot_info.is_coming and slot.state not in UNPAID and not slot.cordoned
-    is_stopped = slot_info.state == slot.state == "stopped" and not slot.cordoned
-    return slot_info.pool.is_elastic and (slot_info.is_idle or is_coming or is_stopped)
-
-
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
     """Return whether the withheld launches of a pool have to be counted, for one of two reasons: the pool has an
     unneeded slot, or it may still launch a warm slot, which would be an unneeded slot in the next cycle.
@@ -152,7 +145,7 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
         return False
     pool = slot_infos[0].pool
     keeps = pool.min_slots > 0 or pool.target_warm_slots > 0
-    return any(map(_is_unneeded, slot_infos)) or (keeps and limits.count_left(slot_infos[0].slot.pool) > 0)
+    return any(map(is_unneeded, slot_infos)) or (keeps and limits.count_left(slot_infos[0].slot.pool) > 0)
 
 
 def _imagine_launches(
@@ -192,7 +185,7 @@ def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> 
     """Return how many launches the pool could make if all its unneeded slots ended. Counting more withheld launches
     would be useless.
     """
-    goes = sum(_is_unneeded(slot_info) or _is_leaving(slot_info) for slot_info in slot_infos)
+    goes = sum(is_unneeded(slot_info) or _is_leaving(slot_info) for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
     return min(limits.find_bound(name), limits.count_left(name) + goes)
 
@@ -299,7 +292,7 @@ class _ImaginedLaunches:
         cannot end to make place for a launch, even if no reservation has needed it before.
         """
         imagined = {slot_info for slot_info, _, _ in self.made}
-        stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and _is_unneeded(each))
+        stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and is_unneeded(each))
         has_slots = all(count + stay[name] <= self.most_launches[name] for name, count in self.made_in.items())
         return has_slots and self._are_affordable(slot_infos)
 

@@ -7,6 +7,8 @@ Sources: the autoscaler's tick (capacity in flight is used first), Arvados (choi
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
+from math import inf
+from typing import NamedTuple
 
 from scheduler.model.waiting_codes import LACKING_SLOT, NoCode, WaitingCode
 from scheduler.model.waits import Reason
@@ -15,7 +17,7 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import ElasticShortage, Healed, Shortfall, Unplaced
+from scheduler.policy.cycle.step_values import ElasticShortage, Shortfall, Unplaced
 from scheduler.policy.cycle.work_budget import NEXT_TURN, find_payer
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import Choice
@@ -82,20 +84,14 @@ class TrialLaunch:
 
         If no pool can, return None. In the first way, store the waiting code of the reason in `held`.
         """
-        account = self.account or self.demand.payer or None
-        if (started := self.limits.find_start(self.demand.pools, need, self.demand.payer)) is not None:
-            name, slot_info, choice = started
-            self.limits.start(*started, "demand", account)
-        else:
-            found = self.limits.find_launch(self.demand, need)
-            if isinstance(found, str):
-                if self._is_first:
-                    self.held, self.lacks_one, self._lacking = found, True, need.component.name
-                    self.closed = self.limits.list_closed(self.demand, need)
-                return None
-            name, choice = found
-            slot_info = self.limits.launch(name, choice, "demand", account, self.gang)
-        self.launched.append((name, choice, slot_info))
+        found = self.limits.find_machine(self.demand, need)
+        if isinstance(found, str):
+            if self._is_first:
+                self.held, self.lacks_one, self._lacking = found, True, need.component.name
+                self.closed = self.limits.list_closed(self.demand, need)
+            return None
+        slot_info = self.limits.take(found, self.account or self.demand.payer or None, self.gang)
+        self.launched.append((*found[:2], slot_info))
         if self._is_first and self.first is None:
             self.first = self.launched[0]
         self.cycle.launched.add(slot_info)
@@ -103,9 +99,7 @@ class TrialLaunch:
 
     def could_extend(self, need: InstanceRequest) -> bool:
         """Return whether a slot could be started or launched for an instance, now or after other launches."""
-        if self.limits.find_start(self.demand.pools, need, self.demand.payer) is not None:
-            return True
-        is_possible = not isinstance(self.limits.find_launch(self.demand, need), str)
+        is_possible = not isinstance(self.limits.find_machine(self.demand, need), str)
         return is_possible or self.limits.may_change_turn(self.demand, need)
 
     def may_hold(self, need: InstanceRequest) -> bool:
@@ -135,11 +129,8 @@ class TrialLaunch:
         name, choice, slot_info = self.first
         if not self.limits.refusals.may_probe(name, choice):
             return
-        if slot_info.state == "stopped":
-            self.limits.start(name, slot_info, choice, "demand", self.account)
-        else:
-            slot_info = self.limits.launch(name, choice, "demand", self.account)
-        slot_info.wanted = True
+        stopped = slot_info if slot_info.state == "stopped" else None
+        self.limits.take((name, choice, stopped), self.account).wanted = True
 
     def find_code(self) -> WaitingCode:
         """Return the waiting code of the demand. Call it after the trial launches failed and were undone."""
@@ -161,7 +152,41 @@ class TrialLaunch:
         return (alone or self.demand.needs[-1]).component.name if alone or not self._lacking else self._lacking
 
 
-def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall:
+class Refusal(NamedTuple):
+    """Why nothing is launched for the reservations of one demand."""
+
+    demand: Demand
+    held: WaitingCode | NoCode
+    """Waiting code of the reason that prevents ("holds") the launch, for example `at_max_slots`; "": no launch failed,
+    or no offering could serve the demand.
+    """
+    reason: Reason
+    """(waiting code to report, its sentence). The code differs from `held` where another code explains more: `cordoned`
+    instead of `at_max_slots` if cordoned slots have room, and a code such as `no_capacity` if `held` is "".
+    """
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether a launch would serve the demand, and only `max_slots` or EC2's quota prevents it."""
+        return self.held in LACKING_SLOT
+
+
+def refuse_one(demand: Demand, limits: LaunchLimits) -> Refusal | None:
+    """Return why nothing is launched for a reservation with a single instance that fits on no slot. None: it gets a
+    machine.
+    """
+    found = limits.find_machine(demand, demand.needs[0])
+    return _refuse(demand, found, _choose_code(demand, found, limits), limits) if isinstance(found, str) else None
+
+
+def launch_due(refusals: Iterable[Refusal | None]) -> float:
+    """Return minus infinity if one of these waiting demands gets a machine, else infinity. `refusals`: what
+    `refuse_one` returned for each demand.
+    """
+    return -inf if None in refusals else inf
+
+
+def launch(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall:
     """Launch the slots that each reservation needs, in queue order. Return the demands whose launches were withheld.
 
     A reservation uses capacity on slots launched earlier in this cycle before it causes a launch. For example, 10 equal
@@ -192,7 +217,7 @@ def _launch_for_all(
     queue, kept, gangs = unplaced.queue, unplaced.protected.kept, unplaced.protected.gangs
     ids, demands, different = queue.ids, queue.demands, queue.different
     refusals, withheld, tried = _refuse_demands(cycle, unplaced, limits)
-    refused = dict[Demand | str, _Refusal](refusals.items())
+    refused = dict[Demand | str, _Refused](refusals.items())
     open_demands, awaited = different - refusals.keys(), dict[int, list[InstanceRequest]]()
     while tried < len(ids) and (open_demands or kept or gangs):
         name, demand = ids[tried], demands[tried]
@@ -214,29 +239,29 @@ def _launch_for_all(
             if not code:
                 continue
             if refusal is not None:
-                cycle.waits.add_all(refusal.ids, repeat(refusal.reason))
-            refusal = refused[kind] = _refuse(demand, held, code, limits, lacking)
+                cycle.waits.add_all(refusal.ids, repeat(refusal.why.reason))
+            refusal = refused[kind] = _note(_refuse(demand, held, code, limits, lacking), limits)
         open_demands.discard(demand)
         refusal.ids.append(name)
-        if refusal.held in LACKING_SLOT:
+        if refusal.why.is_withheld:
             withheld.append(demand)
         if name in gangs:
             limits.reserve(demand)
             awaited.setdefault(len(withheld), []).extend(dict.fromkeys(demand.needs))
     for refusal in refused.values():
-        cycle.waits.add_all(refusal.ids, repeat(refusal.reason))
+        cycle.waits.add_all(refusal.ids, repeat(refusal.why.reason))
     # Nothing more is launched: the result of one reservation is that of all with the same demand.
     left = demands[tried:]
-    reasons = {demand: refusal.reason for demand, refusal in refused.items()}
+    reasons = {demand: refusal.why.reason for demand, refusal in refused.items()}
     cycle.waits.add_all(ids[tried:], map(reasons.__getitem__, left))
-    for_room = {demand for demand, refusal in refused.items() if refusal.held in LACKING_SLOT}
+    for_room = {demand for demand, refusal in refused.items() if refusal.why.is_withheld}
     withheld += filter(for_room.__contains__, left)
     return withheld, awaited
 
 
 def _refuse_demands(
     cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits
-) -> tuple[dict[Demand, "_Refusal"], list[Demand], int]:
+) -> tuple[dict[Demand, "_Refused"], list[Demand], int]:
     """Try a launch for the first reservation of each demand, in queue order. Stop at the first reservation that gets a
     launch or is a gang. The reservations before it are done: their demands are refused, and the reasons why they wait
     are recorded. A reservation that gets a launch is done, too; a gang is not.
@@ -250,7 +275,7 @@ def _refuse_demands(
     if unplaced.protected.kept or unplaced.protected.gangs or unplaced.deferred:
         return {}, [], 0
     ids, demands = unplaced.queue.ids, unplaced.queue.demands
-    refusals: dict[Demand, _Refusal] = {}
+    refusals: dict[Demand, _Refused] = {}
     at, count, is_launched = 0, len(demands), False
     for demand in unplaced.queue.different:
         at = demands.index(demand, at)  # its first reservation comes after that of the demand before
@@ -258,11 +283,11 @@ def _refuse_demands(
         if not code:
             count, is_launched = at, len(demand.needs) == 1
             break
-        refusals[demand] = _refuse(demand, held, code, limits)
+        refusals[demand] = _note(_refuse(demand, held, code, limits), limits)
     done = demands[:count]
-    reasons = {demand: refusal.reason for demand, refusal in refusals.items()}
+    reasons = {demand: refusal.why.reason for demand, refusal in refusals.items()}
     cycle.waits.add_in_order(ids[:count], list(map(reasons.__getitem__, done)))
-    for_room = {demand for demand, refusal in refusals.items() if refusal.held in LACKING_SLOT}
+    for_room = {demand for demand, refusal in refusals.items() if refusal.why.is_withheld}
     withheld = list(filter(for_room.__contains__, done)) if for_room else []
     return refusals, withheld, count + is_launched
 
@@ -290,20 +315,10 @@ def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage],
 
 
 @dataclass(slots=True)
-class _Refusal:
-    """Why nothing is launched for the reservations of one demand. A launch in this cycle may make the refusal invalid
-    (`still_holds`).
-    """
+class _Refused:
+    """A refusal in a cycle that goes on to launch for others. A launch may make it invalid (`still_holds`)."""
 
-    demand: Demand
-    held: WaitingCode | NoCode
-    """Waiting code of the reason that prevents ("holds") the launch, for example `at_max_slots`; "": no launch failed,
-    or no offering could serve the demand.
-    """
-    reason: Reason
-    """(waiting code to report, its sentence). The code differs from `held` where another code explains more: `cordoned`
-    instead of `at_max_slots` if cordoned slots have room, and a code such as `no_capacity` if `held` is "".
-    """
+    why: Refusal
     launches: int
     own_launches: int
     """The numbers of launches in this cycle at the time of the refusal. `launches`: in all pools; `own_launches`: in
@@ -320,7 +335,7 @@ class _Refusal:
         """Return whether the refusal is valid in spite of the launches since then: the pools of the demand are at
         `max_slots`, and only other pools had launches.
         """
-        if self.held != "at_max_slots" or self.own_launches != limits.count_launches(self.demand.pools):
+        if self.why.held != "at_max_slots" or self.own_launches != limits.count_launches(self.why.demand.pools):
             return False
         self.launches = limits.launches
         return True
@@ -328,10 +343,13 @@ class _Refusal:
 
 def _refuse(
     demand: Demand, held: WaitingCode | NoCode, code: WaitingCode, limits: LaunchLimits, lacking: str = ""
-) -> _Refusal:
+) -> Refusal:
     sentence = limits.describe(code, demand.pools, demand.payer)
-    reason = (code, f"{sentence}: component {lacking} lacks room" if lacking else sentence)
-    return _Refusal(demand, held, reason, limits.launches, limits.count_launches(demand.pools), limits.reserved)
+    return Refusal(demand, held, (code, f"{sentence}: component {lacking} lacks room" if lacking else sentence))
+
+
+def _note(why: Refusal, limits: LaunchLimits) -> _Refused:
+    return _Refused(why, limits.launches, limits.count_launches(why.demand.pools), limits.reserved)
 
 
 def _launch_for(
@@ -339,7 +357,7 @@ def _launch_for(
 ) -> tuple[WaitingCode | NoCode, WaitingCode | NoCode, str]:
     """Give the reservation `name` capacity on slots that this cycle launches. Return empty texts if that succeeds.
 
-    If nothing is launched for it, return two waiting codes, as in `_Refusal`: (1) that of the reason which prevents the
+    If nothing is launched for it, return two waiting codes, as in `Refusal`: (1) that of the reason which prevents the
     launch, "" if there is none; (2) the code to report. For example, both are `at_quota`; or the first is
     `at_max_slots` and the second is `cordoned`, because cordoned slots have room for the reservation. Then return the
     name of the component that lacks room, if the second code is `gang_incomplete`; else "".
@@ -376,23 +394,18 @@ def _launch_for_one(
     if slot_info is not None:
         launched.take(slot_info, need)
     else:
-        account = cycle.view.reservations[name].request.account
-        if (started := limits.find_start(demand.pools, need, demand.payer)) is not None:
-            _, slot_info, _ = started
-            limits.start(*started, "demand", account)
-        else:
-            found = limits.find_launch(demand, need)
-            if isinstance(found, str):
-                limits.closed.update(limits.list_closed(demand, need))
-                return found, choose_code_for_one(demand, found, limits)
-            slot_info = limits.launch(*found, "demand", account)
+        found = limits.find_machine(demand, need)
+        if isinstance(found, str):
+            limits.closed.update(limits.list_closed(demand, need))
+            return found, _choose_code(demand, found, limits)
+        slot_info = limits.take(found, cycle.view.reservations[name].request.account)
         launched.add(slot_info, need)
     slot_info.wanted = True
     cycle.wait(name, "booting", f"waits for {slot_info.slot.id} ({slot_info.state})")
     return "", ""
 
 
-def choose_code_for_one(demand: Demand, held: WaitingCode | NoCode, limits: LaunchLimits) -> WaitingCode:
+def _choose_code(demand: Demand, held: WaitingCode | NoCode, limits: LaunchLimits) -> WaitingCode:
     """Return the waiting code to report for a reservation with a single instance. `held`: the code of the reason that
     prevents its launch; "": no offering could serve it.
     """

@@ -246,6 +246,29 @@ class LaunchLimits:
         if self._has_mix:
             self.pools[name].mix.add(market, count)
 
+    def find_machine(
+        self, demand: Demand, need: InstanceRequest
+    ) -> tuple[str, Choice, SlotInfo | None] | WaitingCode | NoCode:
+        """Return the machine that an instance may get now: (pool, choice, the stopped slot that is started with this
+        choice; None: it is launched). If there is none, return the waiting code as `find_launch` does.
+        """
+        started = self.find_start(demand.pools, need, demand.payer)
+        if started is not None:
+            name, slot_info, choice = started
+            return name, choice, slot_info
+        found = self.find_launch(demand, need)
+        return found if isinstance(found, str) else (*found, None)
+
+    def take(
+        self, machine: tuple[str, Choice, SlotInfo | None], account: str | None, gang: str | None = None
+    ) -> SlotInfo:
+        """Decide the launch or start that `find_machine` returned, for a reservation. Return the slot."""
+        name, choice, slot_info = machine
+        if slot_info is None:
+            return self.launch(name, choice, "demand", account, gang)
+        self.start(name, slot_info, choice, "demand", account)
+        return slot_info
+
     def launch(
         self, name: str, choice: Choice, reason: str, account: str | None = None, gang: str | None = None
     ) -> SlotInfo:
@@ -368,6 +391,11 @@ class LaunchLimits:
         """
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
         return max(0, min(left, len(self.pools[name].empty)))
+
+    def may_grow(self, name: str) -> bool:
+        """Return whether a pool has a slot that `max_slots` allows to launch, or a stopped slot that may be started."""
+        has_tier = self._cycle.rules.pools[name].stopped_slots > 0
+        return self.count_left(name) > 0 or (has_tier and bool(self.pools[name].startable))
 
     def _is_full(self, name: str) -> bool:
         if not self.pools[name].empty:

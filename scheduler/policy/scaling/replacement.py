@@ -5,7 +5,7 @@ launched by a later cycle if a reservation, `min_slots` or `target_warm_slots` n
 drift, consolidation and budgets).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 
 from scheduler.model.decisions import Drain, SlotReason, Terminate
@@ -14,26 +14,45 @@ from scheduler.model.slots import Market
 from scheduler.policy.capacity.fits import fits
 from scheduler.policy.capacity.slot_info import SlotInfo, find_life
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Replaced, ScaledIn
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.market_mix import count_mix, find_turn
 from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
+from scheduler.policy.scaling.pool_size import PoolSlots, count_slots
 
 Due = tuple[SlotInfo, SlotReason]
 """(a slot whose machine is to be replaced, the reason)."""
 
 
-def replace(cycle: ScaledIn, limits: LaunchLimits) -> Replaced:
+def replace_due(cycle: CycleState, pools: Mapping[str, PoolSlots], limits: LaunchLimits) -> float:
+    """Return when the first machine may be replaced. Minus infinity: one is replaced now; infinity: none is before a
+    slot or lease changes.
+    """
+    first_end = _find_first_end(pools)
+    if cycle.now < first_end:
+        return first_end
+    return -inf if list_replaceable(cycle, limits) else inf
+
+
+def _find_first_end(pools: Mapping[str, PoolSlots]) -> float:
+    """Return when a machine is first too old. Minus infinity: a machine has drifted, or a cheaper offering may replace
+    one, which depends on leases.
+    """
+    with_rules = [each for each in pools.values() if each.pool.replacement.is_on]
+    return min((-inf if each.pool.replacement.min_saving else each.first_end for each in with_rules), default=inf)
+
+
+def replace(cycle: CycleState, limits: LaunchLimits) -> None:
     """Drain the ready slots that `list_replaceable` returns, and terminate the stopped ones.
 
     If there is such a slot, the next cycle is due at once, because it launches what the minimum or the warm reserve
     then lacks.
     """
+    if cycle.timers.rests_until(_find_first_end(count_slots(cycle))):
+        return
     for slot_info, reason in list_replaceable(cycle, limits):
         decide = Terminate if slot_info.state == "stopped" else Drain
         cycle.move_slot(slot_info, decide(slot=slot_info.slot.id, reason=reason))
         cycle.timers.add(cycle.now)
-    return Replaced(cycle)
 
 
 def list_replaceable(cycle: CycleState, limits: LaunchLimits) -> list[Due]:
