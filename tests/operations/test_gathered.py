@@ -14,6 +14,7 @@ from scheduler.model.principals import Principal
 from scheduler.operations.commands.gathered import Message, Outcome, accept_gathered
 from scheduler.operations.commands.intake import accept
 from scheduler.ports import ConflictError, StaleWriteError, StoreUnavailableError, Transaction, ViewUnavailableError
+from tests.generated import TIMES
 from tests.operations.harness import CONFIG, Harness
 
 # As in tests/rules/test_plans.py.
@@ -132,7 +133,7 @@ def facts(harness: Harness) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60 * TIMES, deadline=None)
 @pytest.mark.parametrize("rules", [RULES, QUOTA], ids=["fifo", "quota"])
 @given(batches=BATCHES)
 def test_gathered_requests_have_the_answers_and_effects_of_single_ones(

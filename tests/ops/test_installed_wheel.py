@@ -1,7 +1,7 @@
 """The wheel, installed by pip into an empty environment with the dependencies of its metadata, without the lock file.
 
 On the oldest and the newest installed Python: first without extras, as a producer installs it, against a stack of the
-checkout; then with the extras, as the stack itself.
+checkout; then on the newest with the extras, as the stack itself.
 """
 
 import json
@@ -228,6 +228,8 @@ def test_a_producers_code_is_checked_against_the_types_of_the_installed_client(i
     assert 'Argument "url" to "Client" has incompatible type "int"' in errors[0]
 
 
+# The suite itself runs the stack on the other Python.
+@pytest.mark.parametrize("installation", find_pythons()[-1:], indirect=True)
 def test_the_wheel_with_its_extras_runs_a_stack(installation: Installation, wheel: Path) -> None:
     installation.install(f"{wheel}[server,emulator]")
     run = installation.leasehold

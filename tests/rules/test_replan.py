@@ -19,6 +19,7 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.replan.kept_cycle import KeptCycle
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
+from tests.generated import TIMES
 from tests.rules.fleets import QUICKLY
 
 # Tracing triples their time, and the lines that they run are those of the scenarios.
@@ -262,7 +263,7 @@ def gone_on() -> Iterator[list[bool]]:
         yield found
 
 
-@settings(QUICKLY, max_examples=100)
+@settings(QUICKLY, max_examples=40 * TIMES)
 @given(st.integers(0, 2**32))
 def test_a_cycle_that_goes_on_plans_as_a_new_one(gone_on: list[bool], seed: int) -> None:
     play = Play(seed)

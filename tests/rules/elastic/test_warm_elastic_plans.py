@@ -22,6 +22,7 @@ from scheduler.policy.elastic.instances import Rank
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
+from tests.generated import TIMES
 from tests.rules.fleets import QUICKLY
 
 pytestmark = pytest.mark.no_cover
@@ -163,7 +164,7 @@ class Play:
         self.view.apply(replace(row, version=row.version + 1, **changes))
 
 
-@settings(QUICKLY, max_examples=100)
+@settings(QUICKLY, max_examples=40 * TIMES)
 @given(st.integers(0, 1 << 32))
 # An elastic lease ends at once, and a grant takes its capacity, on a slot whose limits of cores are to be computed.
 @example(70137)
