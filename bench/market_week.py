@@ -25,9 +25,8 @@ from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.fleet import make_fleet
 from scheduler.simulation.market import SimulatedMarket
 from scheduler.simulation.metrics import Summary
-from scheduler.simulation.swf import Job
 from scheduler.simulation.trace import TracePlay
-from scheduler.simulation.workload import Workload
+from scheduler.simulation.workload import Job, Workload
 
 HOUR, DAY = 3600.0, 86_400.0
 MOST_RATIO: Final = 0.75

@@ -23,7 +23,7 @@ from rich.terminal_theme import MONOKAI
 
 from leasehold.client.models import read_explanation
 from leasehold.demo.run import report
-from leasehold.demo.summary import Summary
+from leasehold.demo.show import Summary
 from scheduler.operations.costs import CostSum
 from scheduler.operations.explain import explain
 from scheduler.simulation.runner import Runner

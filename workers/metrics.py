@@ -27,12 +27,13 @@ from scheduler.ports import (
 from scheduler.protocol.clock import ProcessOffset
 from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, NOTICE_KINDS, Metric
 from scheduler.view.redis_meter import Labels, Spread, Tally
-from workers.cost_gauges import measure_budgets, measure_costs
 from workers.gauges import (
     add_zeros,
     make_gauge,
     measure_account_waits,
+    measure_budgets,
     measure_clocks,
+    measure_costs,
     measure_probe_age,
     measure_queues,
     measure_store,

@@ -28,7 +28,7 @@ from scheduler.model.validation import (
     show,
 )
 from scheduler.protocol.input_files import open_input
-from workers.market_settings import LINUX
+from workers.settings import LINUX
 
 _COLUMNS: Final = "the columns type, zone or region, market and price"
 CURRENCY: Final = "USD"

@@ -6,7 +6,7 @@ docs/reference/configuration.md. Secrets are SecretText, so that no repr, log li
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from scheduler.model.validation import (
     Amount,
@@ -16,6 +16,7 @@ from scheduler.model.validation import (
     Name,
     Port,
     Positive,
+    Seconds,
     Text,
     conflicts,
     format_path,
@@ -24,22 +25,86 @@ from scheduler.model.validation import (
     suggest,
 )
 from scheduler.protocol.loopback import is_loopback
-from workers.console_settings import ConsoleSettings
 from workers.environment import name_origin, read_environment
-from workers.market_settings import MarketSettings
 from workers.setting_types import (
     BasicAuth,
     DatabaseUrl,
     Days,
     EndpointUrl,
+    HeaderName,
     Host,
+    Networks,
     Period,
     QueueUrl,
     RedisUrl,
     Secret,
     SecretText,
+    UrlPrefix,
+    WebHosts,
     reveal,
 )
+
+
+class ConsoleSettings(Document):
+    """The console: web pages and the HTTP API.
+
+    Each request must come from a known person or program: the holder of the token in `token_file`, a principal with its
+    key, or a principal that a reverse proxy names.
+    """
+
+    host: Host = "127.0.0.1"
+    """Address on which the console listens; TLS needs a reverse proxy before it."""
+    port: Port = 5580
+    """Port on which the console listens."""
+    prefix: UrlPrefix = ""
+    """Path under which a reverse proxy serves the console, like `/leasehold`; the proxy may remove it or keep it."""
+    hosts: WebHosts = ()
+    """Names under which browsers reach the console, as in the header `Host`; the names of loopback are always accepted.
+    A name without a port is accepted with every port.
+    """
+    user_header: HeaderName | None = None
+    """Header in which a reverse proxy passes the name of the principal that it has authenticated; default: none. The
+    proxy must remove this header from the requests of browsers.
+    """
+    trusted_proxies: Networks | None = None
+    """Addresses or networks of the reverse proxies whose `user_header` counts; default: none. Every program at these
+    addresses can act as any principal.
+    """
+    token_file: Text | None = None
+    """File with a random token that gives the rights of an operator; only its owner may have the right to read it.
+    Default: that of `leasehold up`, or none.
+    """
+    read_only: bool = False
+    """Whether the console and the HTTP API refuse every change."""
+    queues_url: RedisUrl | None = None
+    """URL of the broker's Redis by which the lengths of queues are read; default: `broker.url`."""
+    flower_url: EndpointUrl | None = None
+    """URL of Flower for the link in the console; default: that of the local stack, or no link."""
+
+
+LINUX: Final = "Linux/UNIX"
+
+
+class MarketSettings(Document):
+    """Prices and instance types, which are read from EC2 for pools that use them.
+
+    A pool uses them if an offering has `require`, or if its table `market` has `prices`, `max_price` or `spot_below`.
+    """
+
+    price_interval: Seconds = 300.0
+    """Interval in which spot prices are read; 0: only by `leasehold prices refresh`."""
+    catalogue_age: Period = 86400.0
+    """Age at which the catalogue of instance types is read again, with the next spot prices."""
+    on_demand_interval: Seconds = 0.0
+    """Interval in which on-demand prices are read from AWS's Pricing API, with the spot prices; 0: they are not read,
+    and come from `leasehold prices import`. The role needs the policy `prices`.
+    """
+    product: Literal["Linux/UNIX", "Red Hat Enterprise Linux", "SUSE Linux", "Windows"] = LINUX
+    """Operating system whose prices are read, as EC2 names it in spot prices."""
+    stale_after: Period = 3600.0
+    """Age at which a spot price is shown as stale. It still counts."""
+    stale_list_after: Period = 7776000.0
+    """Age at which an on-demand price is shown as stale. It still counts."""
 
 
 class BrokerSettings(Document):

@@ -11,9 +11,8 @@ from scheduler.model.reservations import Reservation
 from scheduler.operations.tick.tick import Ticked
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
-from scheduler.simulation.holders import Holders
-from scheduler.simulation.initial_state import SlotRecord
-from scheduler.simulation.loop import EventLoop
+from scheduler.simulation.loop import EventLoop, Holders
+from scheduler.simulation.scenario import SlotRecord
 
 POOL = "machines"
 FOREVER = 1e12

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from leasehold.api.lists import write_joined
 from leasehold.api.queries import Query
-from leasehold.api.rows import write_joined
 from leasehold.api.service import Service, check_right, find_caller, read_body, respond
 from leasehold.errors import LeaseholdError, Overloaded
 from leasehold.web.caller import Caller

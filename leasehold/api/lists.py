@@ -10,15 +10,66 @@ from bisect import bisect_right, insort
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from leasehold.api.queries import Query, make_cursor, make_page
-from leasehold.api.rows import join_row, write_joined, write_slot
+from leasehold.client import models
+from leasehold.client.http_hints import mark_row
 from leasehold.client.models import list_phases
+from leasehold.client.ports import Joined
+from leasehold.client.view_reader import join_machines
 from leasehold.web.feed import Changed
 from leasehold.web.reservation_match import ReservationMatch
+from scheduler.model.accounts import Account
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES, SLOT_STATES
 from scheduler.model.view import View
+
+_MACHINE = ("instance_id", "address", "type", "zone")
+_OF_ANSWERS = ("waiting", "notes")
+"""Fields of the class Reservation that are set only in the answer to a submission. They are removed from rows of the
+view.
+"""
+
+
+def write_joined(found: Joined) -> dict[str, Any]:
+    """Return a reservation as JSON values. A lease whose machine is unknown lacks the fields of the machine. The value
+    `mark` differs after each change of the reservation; a client sends it as the parameter `after` to wait for the next
+    change.
+    """
+    row: dict[str, Any] = msgspec.to_builtins(found.row)
+    for name in _OF_ANSWERS:
+        row.pop(name, None)
+    for lease in row["leases"]:
+        if lease["slot"] in found.missing:
+            for name in _MACHINE:
+                del lease[name]
+    return {**row, "mark": mark_row(found)}
+
+
+def join_row(row: Reservation, view: View) -> Joined:
+    """Return a stored reservation with the machines of its leases, as far as this view has them, without fields that
+    clients do not read.
+    """
+    public = msgspec.convert(row, models.Reservation, from_attributes=True)
+    found = {lease.slot: view.slots.get(lease.slot) for lease in public.leases}
+    return join_machines(public, found)
+
+
+def write_slot(row: Slot | models.Slot) -> dict[str, Any]:
+    """Return a slot as JSON values, without fields that clients do not read."""
+    public = row if isinstance(row, models.Slot) else msgspec.convert(row, models.Slot, from_attributes=True)
+    found: dict[str, Any] = msgspec.to_builtins(public)
+    return found
+
+
+def write_account(row: Account | models.Account) -> dict[str, Any]:
+    """Return a quota account as JSON values."""
+    public = row if isinstance(row, models.Account) else msgspec.convert(row, models.Account, from_attributes=True)
+    found: dict[str, Any] = msgspec.to_builtins(public)
+    return {**found, "level": public.level}
+
 
 MOST_EXAMINED: Final = 20_000
 

@@ -1,9 +1,11 @@
-"""Reads over HTTP: reservations, slots, accounts, the report of the last tick and the status of the server."""
+"""Reads over HTTP: reservations, slots, accounts, the report of the last tick, the status of the server, and, from the
+database, costs, budgets and offers.
+"""
 
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -11,19 +13,30 @@ from starlette.responses import Response
 
 import leasehold
 from leasehold.api.asking import Asking
-from leasehold.api.kept_hints import KeptHints
-from leasehold.api.lists import ReservationFilter, SlotFilter, list_reservations, list_slots
+from leasehold.api.lists import (
+    ReservationFilter,
+    SlotFilter,
+    list_reservations,
+    list_slots,
+    write_account,
+    write_joined,
+    write_slot,
+)
 from leasehold.api.queries import Query, make_page
-from leasehold.api.rows import write_account, write_joined, write_slot
 from leasehold.api.service import Service, check_right, find_caller, read_body, read_text, respond
 from leasehold.client.async_client import AsyncClient
+from leasehold.client.async_hosts import AsyncHints
 from leasehold.client.http_hints import mark_row
 from leasehold.client.models import Explanation
 from leasehold.client.ports import Joined
 from leasehold.errors import Fault, Refused, Unknown
+from leasehold.web.money import CostReport, read_offers, report_budgets, report_costs
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
+from scheduler.model.costs import HOUR
 from scheduler.model.faults import fault
+from scheduler.operations.costs import WAYS, By
+from scheduler.ports import Store
 from scheduler.protocol.faults import describe_unknown
 from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS, MOST_IDS, MOST_MARKS
 
@@ -274,3 +287,85 @@ def write_explanation(found: Explanation) -> dict[str, Any]:
         "position": found.position,
         "of": found.waiting,
     }
+
+
+USUAL_HOURS: Final = 24
+
+
+class Money:
+    """The handlers of reads about money. A caller needs the right to read the rules, because the rules contain prices
+    and budgets.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def costs(self, request: Request) -> Response:
+        """Respond with the sums of the cost ledger for the last hours: the parameter `hours`, or USUAL_HOURS."""
+        check_right(request, "rules")
+        query = Query(request)
+        by = cast("By", query.take_choice("by", WAYS, "pool"))
+        hours = query.take_number("hours", USUAL_HOURS)
+        query.end()
+        await self._service.open_client(request)
+        backend = self._service.backend
+        return respond(await backend.run(_read_costs, backend.store, by, hours * HOUR))
+
+    async def budgets(self, request: Request) -> Response:
+        """Respond with all budgets, and what was spent of each."""
+        check_right(request, "rules")
+        Query(request).end()
+        await self._service.open_client(request)
+        store = self._service.backend.store
+        return respond(make_page(await self._service.backend.run(_read_budgets, store), None))
+
+    async def offers(self, request: Request) -> Response:
+        """Respond with the offers (what launches would buy) of one pool or of all pools."""
+        check_right(request, "rules")
+        query = Query(request)
+        pool = query.take("pool")
+        query.end()
+        await self._service.open_client(request)
+        backend = self._service.backend
+        pools = [] if pool is None else [pool]
+        return respond(make_page(await backend.run(read_offers, backend.store, backend.settings.market, pools), None))
+
+
+def _read_costs(store: Store, by: By, seconds: float) -> CostReport:
+    since = store.now() - seconds
+    return report_costs(store.read_costs(since), by, since)
+
+
+def _read_budgets(store: Store) -> list[object]:
+    return [*report_budgets(store, store.find_slots())]
+
+
+KEPT_SECONDS: Final = 60.0
+"""Seconds after its last use for which a subscription is kept."""
+_Key = tuple[AsyncClient, str]
+
+
+class KeptHints:
+    """The subscriptions to hints of all hosts that wait for them. A hint is a short message that a slot has changed.
+
+    An object of this class may be used by one event loop only.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[_Key, AsyncHints] = {}
+        self._used_at: dict[_Key, float] = {}
+
+    async def wait(self, client: AsyncClient, slot: str, seconds: float) -> bool:
+        """Return whether a hint for this slot has arrived since the last call, or arrives within `seconds`."""
+        await self._drop_old()
+        key = (client, slot)
+        if key not in self._kept:
+            self._kept[key] = client.hosts.hints(slot)
+        self._used_at[key] = time.monotonic() + seconds
+        return await self._kept[key].wait(seconds)
+
+    async def _drop_old(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, used_at in self._used_at.items() if now - used_at > KEPT_SECONDS]:
+            del self._used_at[key]
+            await self._kept.pop(key).close()

@@ -7,8 +7,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from leasehold.api.lists import join_row, write_account, write_joined, write_slot
 from leasehold.api.queries import MOST_NUMBER, Query, make_cursor, make_page
-from leasehold.api.rows import join_row, write_account, write_joined, write_slot
 from leasehold.api.service import Service, check_right, find_caller, respond
 from leasehold.web.event_tail import write_event
 from leasehold.web.feed import Changed, Feed

@@ -1,25 +1,29 @@
 """The commands `leasehold accounts …`, which show and change quota accounts: their settings, balances and work."""
 
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from leasehold.cli.checking import check, check_each
 from leasehold.cli.completing import complete_accounts
 from leasehold.cli.connecting import connect, open_store
 from leasehold.cli.failures import CommandError, explaining_refusals, send_each
-from leasehold.cli.formats import Output, choose_format, print_csv, print_document
 from leasehold.cli.output import (
     AsJson,
+    Output,
     Timeout,
     Watched,
+    choose_format,
     parse_amounts,
     parse_number,
     parse_numbers,
     parse_seconds,
+    print_csv,
+    print_document,
     print_json,
     print_result,
     print_table,
@@ -28,6 +32,7 @@ from leasehold.cli.output import (
     show_age,
     suggest,
 )
+from leasehold.cli.requesting import check, check_each
 from leasehold.cli.root import add_group, example
 from leasehold.cli.tables import Column
 from leasehold.texts.values import show_levels, show_seconds
@@ -140,7 +145,7 @@ def show(
                 return
             print_table(("", ""), _lines(found), "")
             if plot:
-                from leasehold.cli.plotting import draw_balances
+                from leasehold.cli.accounts import draw_balances
 
                 # draw_balances() has fitted its lines to the terminal; print_thing() would wrap these lines.
                 drawn = draw_balances(_read_samples(row, seconds), seconds, is_terminal=sys.stdout.isatty())
@@ -274,3 +279,41 @@ def delete(
 
 def _show(answer: "Answer", as_json: bool) -> None:
     print_result(answer, f"{answer.account} {show_levels(answer.balance or ())}", as_json=as_json)
+
+
+_HEIGHT: Final = 20
+_WIDTH: Final = 110
+_TICKS: Final = 6
+_SECONDS_OF_A_DAY: Final = 86400
+_MINUTES: Final = 600
+_COLOURS: Final = ("green", "cyan", "blue", "magenta", "orange")
+
+
+def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_terminal: bool) -> str:
+    """Return a drawing of an account's balances as text. `samples` have the keys `at` and `balance`, oldest first. A
+    level whose balance was always 0 has no line; if all were, return a sentence.
+
+    `seconds`: how far the samples look back. `is_terminal`: whether the drawing has colours and fits the terminal.
+    Times are shown in the time zone of this machine.
+    """
+    levels = [level for level in range(5) if any(each["balance"][level] for each in samples)]
+    if not levels:
+        return "the balance was 0 at every level"
+    import plotext
+
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.limit_size(False, False)
+    plotext.plotsize(min(_WIDTH, shutil.get_terminal_size().columns) if is_terminal else _WIDTH, _HEIGHT)
+    times = [each["at"] for each in samples]
+    for level in levels:
+        plotext.plot(times, [each["balance"][level] for each in samples], marker=str(level), color=_COLOURS[level])
+    first, span = times[0], times[-1] - times[0]
+    marks = [first + span * number / (_TICKS - 1) for number in range(_TICKS)] if span else [first]
+    # Times have seconds if only minutes are drawn, and the date if more than a day is drawn.
+    pattern = ("%m-%d " if seconds > _SECONDS_OF_A_DAY else "") + ("%H:%M:%S" if span < _MINUTES else "%H:%M")
+    plotext.xticks(marks, [datetime.fromtimestamp(at).astimezone().strftime(pattern) for at in marks])
+    plotext.title(f"time in {datetime.fromtimestamp(marks[-1]).astimezone():%Z}")
+    drawn = plotext.build().rstrip("\n")
+    legend = "balance by level: " + ", ".join(f"line of {level}s = level {level}" for level in levels)
+    return f"{drawn if is_terminal else plotext.uncolorize(drawn)}\n{legend}".rstrip()

@@ -5,8 +5,10 @@ Without a running stack it offers nothing and prints no error.
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
+
+from leasehold.cli.output import starting
 
 if TYPE_CHECKING:
     from leasehold.client.discovery import Address
@@ -122,11 +124,6 @@ def complete_events(incomplete: str) -> list[str]:
     from scheduler.model.events import EVENT_NAMES
 
     return starting(EVENT_NAMES, incomplete)
-
-
-def starting(words: Iterable[str], incomplete: str) -> list[str]:
-    """Return those of `words` that begin with `incomplete`, the text before the cursor."""
-    return [word for word in words if word.startswith(incomplete)]
 
 
 def _offer_if(phases: frozenset[str], name: str, row: Row) -> tuple[str, str] | None:

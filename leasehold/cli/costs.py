@@ -1,29 +1,47 @@
-"""The command `leasehold costs`, which shows what machines cost, from the cost ledger in the database."""
+"""The commands about money: `costs` (the cost ledger), `prices …` (fill the table of prices) and `offers` (what
+launches would buy, in the order of choice, and why not).
+"""
 
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from leasehold.cli.completing import starting
-from leasehold.cli.connecting import open_store
-from leasehold.cli.formats import Output, choose_format, print_csv, print_document
+from leasehold.cli.completing import complete_pools
+from leasehold.cli.connecting import load_settings, open_store
+from leasehold.cli.failures import NO_RULES, CommandError
 from leasehold.cli.output import (
+    CPUS_HELP,
+    MEMORY_HELP,
     AsJson,
+    Output,
     choose,
+    choose_format,
+    clock,
+    parse_resources,
     parse_seconds,
     parse_time,
+    print_csv,
+    print_document,
+    print_json,
+    print_result,
     print_table,
     print_thing,
     print_wide,
+    show_age,
+    show_amounts,
+    starting,
 )
-from leasehold.cli.root import app, example
+from leasehold.cli.root import add_group, app, example
 from leasehold.cli.tables import Column
 from leasehold.texts.values import show_seconds, show_time
 
 if TYPE_CHECKING:
     from scheduler.model.slots import CostKind
     from scheduler.operations.costs import CostSum
+    from scheduler.operations.market.offers import Offer
     from scheduler.operations.spending import BudgetStatus
     from scheduler.ports import Store
 
@@ -165,3 +183,137 @@ def _budget_row(each: "BudgetStatus") -> tuple[str, ...]:
     pairs = ((each.running, each.per_hour), (each.day, each.per_day), (each.month, each.per_month))
     shown = (f"{amount:.2f}" + (f" of {most:.2f}" if most is not None else "") for amount, most in pairs)
     return (each.budget, each.action, *shown, ", ".join(each.exceeded))
+
+
+REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+prices_group = add_group("prices", "Update the table of prices.", "leasehold prices import prices.csv")
+
+
+@prices_group.command(
+    "import", epilog=example("leasehold prices import prices.csv", "leasehold prices import ec2.json --json")
+)
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="AWS's price list of EC2, or a simple list of prices.")],
+    region: Annotated[
+        str | None,
+        typer.Option(help="Region whose prices are added; default: the stack's region, else the only region in FILE."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add the prices of a file to the table of prices.
+
+    The file is AWS's price list of EC2 in JSON or CSV, or a list with the columns type, zone or region, market and
+    price (dollars per hour). If a row has a fault, nothing is added.
+    """
+    from scheduler.operations.market.refresh import save_market
+    from workers.price_files import read_prices
+
+    settings = load_settings()
+    region = region or settings.aws.region or next(filter(None, map(os.environ.get, REGION_VARIABLES)), None)
+    with open_store() as store:
+        prices = read_prices(file, region=region, seen_at=store.now(), product=settings.market.product)
+        changed = save_market(store, prices=prices)
+    text = f"{len(prices)} prices" + ("" if changed else ", unchanged")
+    print_result({"prices": len(prices), "changed": changed}, text, as_json=as_json)
+
+
+@prices_group.command(epilog=example("leasehold prices refresh", "leasehold prices refresh --json"))
+def refresh(as_json: AsJson = False) -> None:
+    """Update prices and instance types from EC2.
+
+    The command reads the spot prices of the offerings of all pools, and the catalogue of instance types if an offering
+    has requirements. The AWS credentials need the IAM policy `look` (docs/how-to/aws.md). If
+    `market.on_demand_interval` is set, the command also reads on-demand prices, which needs the IAM policy `prices`.
+    """
+    settings = load_settings()
+    from leasehold.cli.applying import read_market
+
+    with open_store() as store:
+        stored = store.load_rules()
+        if not stored.version:
+            raise CommandError(NO_RULES)
+        found = read_market(store, settings, stored.rules, all_pools=True)
+    text = f"{found.prices} prices, {found.types} instance types" + ("" if found.changed else ", unchanged")
+    print_result(found, text, as_json=as_json)
+
+
+_OFFERS: Final[tuple[Column, ...]] = (
+    Column("pool", rank=3),
+    Column("offering"),
+    Column("zone", rank=4),
+    Column("$/hour"),
+    Column("source", rank=5),
+    Column("seen", rank=2),
+    Column("resources", rank=6),
+    Column("next, or why not", "wrap", rank=1),
+)
+_STOPPED_FOR: Final = Column("not for", "wrap", rank=1)
+"""The column of budgets that count some accounts only. It is shown if such a budget stops an offering."""
+
+
+@app.command(epilog=example("leasehold offers", "leasehold offers --pool linux --cpus 8 --memory 16384 --json"))
+def offers(
+    pool: Annotated[
+        str | None,
+        typer.Option(help="Show only the offers of this pool.", autocompletion=complete_pools, metavar="POOL"),
+    ] = None,
+    cpus: Annotated[str | None, typer.Option(help=f"Number of cpus that a machine must have, {CPUS_HELP}.")] = None,
+    memory: Annotated[str | None, typer.Option(help=f"Memory that a machine must have, {MEMORY_HELP}.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what launches would buy, in the order of choice.
+
+    Each line has the lowest price of the offering's zones, where the price comes from and when it was seen. The column
+    `next, or why not` marks the offering that would be launched next, and names what prevents the launch of others:
+    launch back-offs, a price that is too high, no price, or that it is the turn of the other market. A budget of some
+    accounts stops launches for these only: the column `not for` names them.
+    """
+    wanted = parse_resources(None, cpus, memory)
+    _check_amounts(wanted)
+    settings = load_settings().market
+    with open_store() as store:
+        from scheduler.operations.market.offers import Ages, list_offers
+
+        stored = store.load_rules()
+        if not stored.version:
+            raise CommandError(NO_RULES)
+        clock.now = store.now
+        ages = Ages(spot=settings.stale_after, on_demand=settings.stale_list_after)
+        found = list_offers(store, ages, pools=[] if pool is None else [pool], wanted=wanted)
+        if as_json:
+            print_json(found)
+            return
+        columns, rows = _OFFERS, [_offer_row(each) for each in found]
+        if any(each.stopped_for for each in found):
+            columns = (*_OFFERS, _STOPPED_FOR)
+            rows = [
+                (*row, "; ".join(f"{', '.join(stop.accounts)} ({stop.reason})" for stop in each.stopped_for))
+                for row, each in zip(rows, found, strict=True)
+            ]
+        print_table(columns, rows, "no pool launches machines")
+
+
+def _check_amounts(wanted: dict[str, Any]) -> None:
+    """Raise typer.BadParameter if an amount in `wanted` (the values of --cpus and --memory) is not a finite number of
+    at least 0.
+    """
+    for name, amount in wanted.items():
+        if isinstance(amount, str) or not 0 <= amount < float("inf"):
+            option = "--cpus" if name == "cpus" else "--memory"
+            raise typer.BadParameter(f"expected a number >= 0, got {amount!r}", param_hint=option)
+
+
+def _offer_row(offer: "Offer") -> tuple[str, ...]:
+    price = "none" if offer.price is None else f"{offer.price:.4f}"
+    seen = show_age(offer.seen_at) + (" (stale)" if offer.is_stale else "")
+    name = offer.key or "(template)"
+    return (
+        offer.pool,
+        name if name.endswith(offer.market) else f"{name} {offer.market}",
+        offer.zone or "",
+        price,
+        offer.source or "",
+        seen,
+        show_amounts(offer.resources),
+        "; ".join(["next", *([offer.turn] if offer.turn else [])] if offer.is_next else offer.reasons),
+    )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasehold.cli.checking import check
 from leasehold.cli.completing import complete_held_reservations, complete_slots
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import INTERRUPTED, CommandError, explaining_refusals, print_error
@@ -25,8 +24,8 @@ from leasehold.cli.output import (
     print_result,
     print_slot,
 )
-from leasehold.cli.root import add_group, example
-from leasehold.cli.sharing import with_options_of
+from leasehold.cli.requesting import check
+from leasehold.cli.root import add_group, example, with_options_of
 from leasehold.errors import Unavailable
 from scheduler.protocol.visible import make_visible
 
@@ -130,8 +129,7 @@ def run(
     last lease of the host has ended. A second signal ends the agent at once.
     """
     from leasehold.agent.agent import HostAgent
-    from leasehold.agent.cpu_limits import find_limits
-    from leasehold.agent.enforcer import Enforcer
+    from leasehold.agent.enforcer import Enforcer, find_limits
     from leasehold.agent.machine import find_state_folder
     from leasehold.agent.processes import notes_folder
     from leasehold.client.client import Client

@@ -1,28 +1,159 @@
-"""Commands for operators: cordon, uncordon and drain slots, and update the schema of the database."""
+"""Commands for operators: cordon, uncordon and drain slots, with the wait for their leases or machines to end, and
+update the schema of the database. Source of the wait: Orchard's `pause --wait`.
+"""
 
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
-from leasehold.cli.checking import check_each
 from leasehold.cli.completing import complete_slots
 from leasehold.cli.connecting import connect, load_settings
-from leasehold.cli.failures import send_each
-from leasehold.cli.output import AsJson, print_result, print_slot
+from leasehold.cli.failures import INTERRUPTED, CommandError, send_each
+from leasehold.cli.output import AsJson, print_result, print_slot, shorten, show_progress
+from leasehold.cli.requesting import check_each
 from leasehold.cli.root import app, example
-from leasehold.cli.waiting import (
-    Timeout,
-    Wait,
-    WaitingCommand,
-    await_free,
-    await_gone,
-    find_patience,
-    reports_interrupt,
-)
+from leasehold.texts.values import show_seconds
 
 if TYPE_CHECKING:
+    from leasehold.client.client import Client
     from leasehold.client.models import Answer
+
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        metavar="[SECONDS]",
+        help="Wait until the slots hold no lease (drain: and their machines are gone): at most SECONDS, else without"
+        " a limit.",
+        min=0,
+    ),
+]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Longest wait, in seconds; implies --wait.", min=0)
+]
+NO_END: Final = str(math.inf)
+_POLL_SECONDS: Final = 0.2
+_MOST_NAMED: Final = 5
+_NUMBER: Final = re.compile(r"\+?(inf(inity)?|[0-9._]+(e[+-]?[0-9]+)?)", re.IGNORECASE)
+
+
+class WaitingCommand(TyperCommand):
+    """A command with the option `--wait [SECONDS]`. Without a number the wait has no time limit."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add an infinite number of seconds after each `--wait` that has no number, then parse `args`."""
+        completed: list[str] = []
+        for index, arg in enumerate(args):
+            completed.append(arg)
+            following = args[index + 1] if index + 1 < len(args) else "-"
+            is_named = any(not each.startswith("-") for each in args[:index])
+            # The next argument is the value of --wait if it is a number, or if a slot was named before --wait.
+            has_value = not following.startswith("-") and (is_named or _NUMBER.fullmatch(following))
+            if arg == "--wait" and not has_value:
+                completed.append(NO_END)
+        return super().parse_args(ctx, completed)
+
+
+def find_patience(wait: float | None, timeout: float | None) -> float | None:
+    """Return the longest wait in seconds: the shorter one of the options --wait and --timeout. Return None if neither
+    is given, because the command then does not wait.
+    """
+    given = [each for each in (wait, timeout) if each is not None]
+    return min(given) if given else None
+
+
+@contextmanager
+def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
+    """Turn Ctrl-C within this context into CommandError with exit status 130. `slots`: ids of the slots changed so far;
+    the caller may extend the list within the context. `what_stays`: their lasting state, like "stays cordoned".
+
+    Example of the message: "interrupted by Ctrl-C: slot linux-1 linux-2 stays cordoned". If `slots` is empty, the
+    message reports that no slot was changed.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not slots:
+            message = "interrupted by Ctrl-C before a slot was changed, as far as is known"
+            raise CommandError(message, INTERRUPTED) from None
+        raise CommandError(f"interrupted by Ctrl-C: slot {' '.join(slots)} {what_stays}", INTERRUPTED) from None
+
+
+def await_free(client: "Client", names: list[str], seconds: float) -> None:
+    """Wait until none of the slots `names` holds a lease. Raises CommandError if one of the slots still holds a lease
+    after `seconds`.
+    """
+    _await(_Leases(client, set(names)).describe, seconds, late="not free")
+
+
+def await_gone(client: "Client", names: list[str], machines: dict[str, int], seconds: float) -> None:
+    """Wait until the slots `names` hold no lease and their machines are gone. Raises CommandError if this takes longer
+    than `seconds`.
+
+    `machines`: slot -> the number (epoch) of its machine before the wait. A later machine of the slot is not waited
+    for.
+    """
+    leases = _Leases(client, set(names))
+
+    def describe() -> str:
+        return leases.describe() or ", ".join(
+            f"{slot.id} is {slot.state}"
+            for slot in map(client.slot, names)
+            if slot is not None and slot.state not in {"empty", "error"} and slot.epoch == machines.get(slot.id)
+        )
+
+    _await(describe, seconds, late="not drained")
+
+
+class _Leases:
+    """The leases on some slots, read again and again while a command waits for their end.
+
+    The list of all reservations may be long. It is read only by the first call and when no known lease is left; in
+    between only the reservations with a known lease are read.
+    """
+
+    def __init__(self, client: "Client", names: set[str]) -> None:
+        self._client, self._names = client, names
+        self._holders: dict[str, list[str]] = {}
+
+    def describe(self) -> str:
+        """Return a text that names the slots which still hold leases, and the reservations of these leases; "" if there
+        are none.
+        """
+        known = {id_ for ids in self._holders.values() for id_ in ids}
+        self._sort(row for id_ in sorted(known) if (row := self._client.get(id_)) is not None)
+        if not self._holders:
+            self._sort(self._client.list(["leased", "revoking"]))
+        return ", ".join(
+            f"{slot} holds {shorten(ids, _MOST_NAMED, before_more='')}" for slot, ids in sorted(self._holders.items())
+        )
+
+    def _sort(self, rows: Iterable[Any]) -> None:
+        self._holders = {}
+        for row in rows:
+            for slot in {lease.slot for lease in row.leases} & self._names:
+                self._holders.setdefault(slot, []).append(row.id)
+
+
+def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:
+    began = time.monotonic()
+    try:
+        while left := describe():
+            waited = time.monotonic() - began
+            if waited >= seconds:
+                raise CommandError(f"slots are {late} after {seconds:g} s: {left}")
+            show_progress(f"{left} ({show_seconds(waited)})")
+            # Polling: readers of the view get no notice of changes.
+            time.sleep(min(_POLL_SECONDS, seconds - waited))
+    finally:
+        show_progress("")
+
 
 SlotIds = Annotated[
     list[str],

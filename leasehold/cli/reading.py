@@ -12,12 +12,16 @@ import typer
 from leasehold.cli.completing import complete_events, complete_reservations, complete_slots
 from leasehold.cli.connecting import connect, open_store
 from leasehold.cli.failures import CommandError, print_error
-from leasehold.cli.formats import DOCUMENTS, OneOutput, choose_format, print_document
+from leasehold.cli.listing import WORKER_SECONDS
 from leasehold.cli.output import (
+    DOCUMENTS,
     AsJson,
+    OneOutput,
     Watched,
     choose,
+    choose_format,
     clock,
+    print_document,
     print_json,
     print_table,
     print_thing,
@@ -40,10 +44,6 @@ if TYPE_CHECKING:
     from scheduler.model.events import Event
 
 _POLL_SECONDS: Final = 1.0
-WORKER_SECONDS = 5.0
-"""Seconds to wait for a worker's answer with data that the view in Redis does not have, like the smallest change that
-would end a wait.
-"""
 ReservationId = Annotated[
     str,
     typer.Argument(metavar="RESERVATION", help="Id of an existing reservation.", autocompletion=complete_reservations),

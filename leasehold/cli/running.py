@@ -1,4 +1,4 @@
-"""Commands that run a process (`up`, `emulate-ec2`), stop the stack (`down`), or copy its state (`snapshot`)."""
+"""Commands for a stack on this machine: `up`, `demo`, `emulate-ec2`, `logs`, `down`; `snapshot` copies its state."""
 
 import contextlib
 import json
@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from leasehold.cli.failures import ERROR_PREFIX, INTERRUPTED, NO_RULES, CommandError
+from leasehold.cli.completing import complete_logs
+from leasehold.cli.connecting import find_log_folder
+from leasehold.cli.failures import BAD_INPUT, ERROR_PREFIX, INTERRUPTED, NO_RULES, CommandError, one_line
 from leasehold.cli.interrupts import list_ending
 from leasehold.cli.output import print_thing
 from leasehold.cli.root import app, example
@@ -22,12 +25,14 @@ from leasehold.private_files import make_private_folder, open_private
 from leasehold.process_identity import is_running, send_signal
 from leasehold.texts.values import show_seconds
 from scheduler.protocol.marks import Mark
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from leasehold.client.discovery import RunningStack
     from leasehold.stack import Stack
+    from leasehold.stack.process_logs import LogReader
 
 _POLL_SECONDS = 0.1
 _DETACHED_SECONDS = 120.0
@@ -297,3 +302,131 @@ def snapshot(
         print_json(made)
     else:
         out.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+_LOG_POLL_SECONDS: Final = 0.2
+_COLOURS: Final = (
+    *(typer.colors.CYAN, typer.colors.YELLOW, typer.colors.GREEN, typer.colors.MAGENTA, typer.colors.BLUE),
+    *(typer.colors.BRIGHT_CYAN, typer.colors.BRIGHT_YELLOW, typer.colors.BRIGHT_GREEN, typer.colors.BRIGHT_MAGENTA),
+)
+
+
+@app.command(epilog=example("leasehold logs", "leasehold logs ticks launch --follow", "leasehold logs --lines 100"))
+def logs(
+    processes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROCESS]...", help="Processes whose logs are printed; default: all.", autocompletion=complete_logs
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(help="Number of lines of each process: the last ones.", min=0)] = 20,
+) -> None:
+    """Print the logs of the stack's processes.
+
+    The stack is the one in this folder or in the nearest folder above; it may have ended already.
+    """
+    folder = find_log_folder()
+    with closing(_Printer(folder, processes or [], lines)) as printer:
+        try:
+            printer.print_new()
+            while follow:
+                sys.stdout.flush()
+                # Polling: there is no portable way to wait for growth of a file.
+                time.sleep(_LOG_POLL_SECONDS)
+                printer.print_new()
+        except KeyboardInterrupt:
+            # Ctrl-C is the usual end of --follow and no error.
+            return
+
+
+class _Printer:
+    """Prints the logs of the processes `wanted` (empty: of all), at first their last `lines` lines. Each line follows
+    the name of its process, in colour on a terminal.
+    """
+
+    def __init__(self, folder: Path, wanted: list[str], lines: int) -> None:
+        from leasehold.stack.process_logs import list_logs
+
+        self._folder, self._wanted, self._lines = folder, wanted, lines
+        self._readers: dict[str, LogReader] = {}
+        known = list_logs(folder)
+        for name in wanted:
+            if name not in known:
+                choice = f"one of {', '.join(known)}" if known else "no name, because no process has a log"
+                raise typer.BadParameter(f"expected {choice}, got {name!r}", param_hint="PROCESS")
+
+    def print_new(self) -> None:
+        """Print the lines that the processes wrote since the last call. The first call prints the last lines of each
+        log.
+        """
+        from leasehold.stack.process_logs import LogReader, list_logs, merge_by_time
+
+        for name, path in list_logs(self._folder).items():
+            if name not in self._readers and (not self._wanted or name in self._wanted):
+                self._readers[name] = LogReader(path, self._lines)
+        # A log that appears later was created after the start: print it from its first line.
+        self._lines = -1
+        width = max(map(len, self._readers), default=0)
+        for name, line in merge_by_time({name: reader.read() for name, reader in self._readers.items()}):
+            colour = _COLOURS[list(self._readers).index(name) % len(_COLOURS)]
+            label = typer.style(f"{name.ljust(width)} |", fg=colour)
+            typer.echo(f"{label} {make_visible(line.decode(errors='replace'), multiline=True)}")
+
+    def close(self) -> None:
+        """Close the log files that were read."""
+        for reader in self._readers.values():
+            reader.close()
+
+
+@app.command(
+    epilog=example(
+        "leasehold demo",
+        "leasehold demo --trace NASA-iPSC-1993-3.1-cln.swf.gz --jobs 300",
+        "leasehold demo --speed 500 --json",
+    )
+)
+def demo(
+    trace: Annotated[
+        Path | None, typer.Option(help="A log in the Standard Workload Format, plain or gzipped.", metavar="FILE")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=5000, help="Number of jobs of the log to play.")] = 150,
+    speed: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help="Factor by which the log is played faster; default: so that the jobs fit into 20 s."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the stack with its console until Ctrl-C.")] = False,
+) -> None:
+    """Serve a workload log with a whole stack, then stop it.
+
+    Each job of the log becomes a reservation with one lease. The reservation is submitted, held and released at the
+    times of the job, which the speed compresses. Machines are launched on the EC2 emulator. The console shows it live:
+    the command prints the address.
+    """
+    from leasehold.demo.run import DemoError, make_console, report, run_demo
+    from leasehold.demo.stretch import choose_stretch, find_shipped_log
+    from scheduler.simulation.workload import TraceError
+
+    try:
+        path = trace or find_shipped_log()
+        stretch = choose_stretch(path, jobs, speed)
+    except TraceError as error:
+        raise CommandError(one_line(str(error)), BAD_INPUT) from None
+    console = make_console(quiet=as_json)
+    console.print(
+        f"{len(stretch.jobs)} jobs of {path.name}, {stretch.seconds / 3600:.1f} hours of it, "
+        f"{stretch.speed:.0f} times as fast",
+        highlight=False,
+    )
+    try:
+        summary = run_demo(
+            stretch, console, stay=stay, on_summary=lambda found: report(found, console, as_json=as_json)
+        )
+    except DemoError as error:
+        raise CommandError(str(error)) from None
+    except KeyboardInterrupt:
+        raise CommandError("interrupted; everything is stopped", INTERRUPTED) from None
+    raise typer.Exit(0 if summary.is_good else 1)

@@ -103,8 +103,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
         )  # fmt: skip
         _report(runs, workload, compared=bool(choices), as_json=as_json)
         if html is not None:
-            from leasehold.simulate.report import write_report
-            from leasehold.simulate.report_data import describe_trace
+            from leasehold.simulate.report import describe_trace, write_report
 
             write_report(html, describe_trace(runs, workload, compared=bool(choices)))
         if plot is not None:
@@ -125,12 +124,11 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     for option, value in only_for_traces.items():
         if value:
             raise CommandError(f"{option}: expected a trace ({' or '.join(TRACE_NAMES)}), got {file}", BAD_INPUT)
-    from scheduler.simulation.show import run_file
+    from scheduler.simulation.runner import run_file
 
     runner = run_file(file, json_lines=as_json, out=sys.stdout, records=html is not None)
     if html is not None:
-        from leasehold.simulate.report import write_report
-        from leasehold.simulate.report_data import describe_scenario
+        from leasehold.simulate.report import describe_scenario, write_report
 
         write_report(html, describe_scenario(file.name, runner))
 
@@ -152,11 +150,9 @@ def _play_trace(  # noqa: PLR0913 - an option each
     All arguments are checked before the first run. `records`: whether each run records its timeline. The other
     arguments are the command's options.
     """
-    from leasehold.simulate.choices import combine, read_choices
     from leasehold.simulate.plot import check_plotting
-    from leasehold.simulate.run import CutOffError, play_all, prepare
-    from scheduler.simulation.swf import TraceError
-    from scheduler.simulation.workload import read_workload
+    from leasehold.simulate.run import CutOffError, combine, play_all, prepare, read_choices
+    from scheduler.simulation.workload import TraceError, read_workload
     from workers.configuration import find_configuration, read_configuration
 
     if plot is not None:
@@ -178,8 +174,7 @@ def _play_trace(  # noqa: PLR0913 - an option each
 
 
 def _report(runs: "list[Run]", workload: "Workload", *, compared: bool, as_json: bool) -> None:
-    from leasehold.simulate.run import describe
-    from leasehold.simulate.table import make_table
+    from leasehold.simulate.run import describe, make_table
 
     if as_json:
         print_json(describe(runs, workload, compared=compared))

@@ -1,24 +1,27 @@
-"""The command `leasehold status`: the health of the stack and counts of its contents. Its exit status is meant for
-health probes.
+"""The commands `leasehold status`, the health of the stack and counts of its contents, and `leasehold alive PROCESS`,
+the health check of one process. Their exit statuses are meant for health probes and service managers.
 """
 
 import os
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from leasehold.cli.connecting import adopt_stack
-from leasehold.cli.failures import print_error
+from leasehold.cli.completing import complete_processes
+from leasehold.cli.connecting import adopt_stack, load_settings
+from leasehold.cli.failures import CommandError, print_error
 from leasehold.cli.output import AsJson, Watched, make_table, print_json, print_thing, repeat, shorten
 from leasehold.cli.root import app, example
+from leasehold.client.discovery import find_running
 from leasehold.errors import LeaseholdError, UntrustedFolder
 from leasehold.texts.values import show_seconds
 
 if TYPE_CHECKING:
-    from leasehold.cli.health import Status
     from leasehold.client.client import Client
+    from workers.settings import Settings
 
 OK: Final = 0
 DEGRADED: Final = 1
@@ -69,7 +72,6 @@ def status(
 
 
 def _read(probe: bool) -> "tuple[Status, int]":
-    from leasehold.cli.health import Status
     from leasehold.client.client import Client
 
     try:
@@ -89,8 +91,6 @@ def _assess(client: "Client", probe: bool) -> "Status":
     also check the workers of each queue.
     """
     offsets = client.probe.clock_offsets()
-    from leasehold.cli.health import Status
-
     found = Status(
         state="ok",
         problems=[],
@@ -201,3 +201,85 @@ def _show_refused(refused: dict[str, str]) -> str:
 
 def _join(counts: dict[str, int]) -> str:
     return "  ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
+
+
+@app.command(epilog=example("leasehold alive ticks", "leasehold alive beat", "leasehold alive launch --timeout 20"))
+def alive(
+    process: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROCESS",
+            help="Process to check: reservations, ticks, launch, health, terminate, beat, flower, console, metrics or"
+            " emulator.",
+            autocompletion=complete_processes,
+        ),
+    ],
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait for an answer.", min=0.1)] = 10.0,
+) -> None:
+    """Check whether one process of this host works.
+
+    A worker must answer a message on its own queue, the process beat must have sent a task lately, a server must
+    answer. The exit status is 1 if the process fails its check.
+    """
+    from leasehold.liveness import PROCESSES, find_trouble
+
+    if process not in PROCESSES:
+        raise typer.BadParameter(f"expected one of {', '.join(PROCESSES)}, got {process!r}", param_hint="PROCESS")
+    settings = load_settings()
+    trouble = _find_stranger(process, settings) or find_trouble(process, settings, timeout)
+    if trouble:
+        raise CommandError(trouble)
+    print_thing(f"{process} is alive")
+
+
+def _find_stranger(process: str, settings: "Settings") -> str | None:
+    """Return a line if another process serves at the address of a web page of the stack that runs in this folder."""
+    from leasehold.stack.readiness import find_server
+
+    running = find_running()
+    if process not in {"flower", "console", "metrics"} or running is None:
+        return None
+    page = getattr(settings, process)
+    if running.environment.get(f"LEASEHOLD_{process.upper()}__PORT") != str(page.port):
+        # Other settings than those of the stack.
+        return None
+    if find_server(page.host, page.port, running.pids.get(process)) != "other":
+        return None
+    return f"another process listens on {page.host}:{page.port}, the address of {process}"
+
+
+@dataclass(kw_only=True)
+class Status:
+    """The output of `leasehold status --json`. `state` is `ok`, `degraded` or `down`; `problems` are the reasons if it
+    is not `ok`.
+    """
+
+    state: str
+    problems: list[str]
+    reservations: dict[str, int] = field(default_factory=dict)
+    slots: dict[str, int] = field(default_factory=dict)
+    queues: dict[str, int] = field(default_factory=dict)
+    term: int | None = None
+    leads_now: bool = False
+    tick_age_seconds: float | None = None
+    tick_seconds: float | None = None
+    accounts: dict[str, int] = field(default_factory=dict)
+    """Quota account -> the best level (class of service, 0 is best) that the account can pay for; 5: it can pay for
+    none.
+    """
+    waiting: list[str] = field(default_factory=list)
+    """The ids of the pending reservations, in the order in which they are served."""
+    leader: str | None = None
+    """The process that ran the last tick (run of the scheduler), as `host:pid`."""
+    view_lag_seconds: float | None = None
+    """By how many seconds the view (the copy of the state in Redis) was behind the database when the leader last
+    compared them: the age of the oldest change that the view lacked, or 0.
+    """
+    clocks: list[dict[str, Any]] = field(default_factory=list)
+    """The processes whose wall clock is more than a second off cluster time (the time of the database), with `process`,
+    `host` and `seconds` (positive if the clock is ahead). No scheduling decision depends on wall clocks.
+    """
+    refused_ends: dict[str, str] = field(default_factory=dict)
+    """Slot whose machine EC2 refuses to end -> EC2's answer. `leasehold doctor` has the remedy."""
+    urls: dict[str, str] = field(default_factory=dict)
+    """Addresses without passwords: of the broker, and of the web pages of a stack that runs in this folder or above."""

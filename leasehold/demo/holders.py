@@ -12,7 +12,7 @@ from leasehold.client.reservation_fields import ReservationFields
 from leasehold.demo.stretch import Stretch
 from leasehold.errors import LeaseholdError
 from scheduler.model.transitions import ENDED
-from scheduler.simulation.swf import Job
+from scheduler.simulation.workload import Job
 
 POLL_SECONDS = 0.1
 THREADS = 4

@@ -18,11 +18,9 @@ from rich.live import Live
 
 from leasehold.client.client import Client
 from leasehold.client.models import Slot
-from leasehold.demo.fleet import describe_fleet
 from leasehold.demo.holders import POLL_SECONDS, Holders
-from leasehold.demo.show import describe, draw, tabulate
-from leasehold.demo.stretch import Stretch
-from leasehold.demo.summary import Summary, summarise
+from leasehold.demo.show import Summary, describe, draw, summarise, tabulate
+from leasehold.demo.stretch import Stretch, describe_fleet
 from leasehold.stack import Stack
 from scheduler.protocol.names import QUEUE_NAMES
 

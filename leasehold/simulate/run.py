@@ -1,20 +1,118 @@
-"""Run the simulations of `leasehold simulate` one after the other, with progress bars on a terminal."""
+"""Run the simulations of `leasehold simulate`, one for each combination of settings, with progress bars on a terminal,
+and make the table of their figures.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-from leasehold.simulate.choices import Combination
-from scheduler.model.validation import InvalidInputError
+from leasehold.texts.values import show_seconds
+from scheduler.model.rules import SchedulerKeys, merge_rules, read_rules
+from scheduler.model.toml_text import parse_toml
+from scheduler.model.validation import InvalidInputError, fault, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from scheduler.simulation.fleet import Fleet, make_fleet
 from scheduler.simulation.metrics import Picture, Summary
 from scheduler.simulation.timeline import Timeline
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import Workload
+
+MOST_COMBINATIONS: Final = 100
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One combination of settings to simulate: a value for each compared key (`settings`), and the rules with these
+    values (`document`).
+    """
+
+    settings: Mapping[str, str]
+    document: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The settings as a text, like "queue=size profile=pack"; "" if nothing is compared. A key that is a path, like
+        `pools.linux.max_slots`, is shown as its last part if no other key ends in this part.
+        """
+        last = [name.rpartition(".")[2] for name in self.settings]
+        shown = last if len(set(last)) == len(last) else list(self.settings)
+        return " ".join(f"{name}={value}" for name, value in zip(shown, self.settings.values(), strict=True))
+
+
+def read_choices(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of each key from texts like `queue=fifo,size`. Raises InvalidInputError for a text of another
+    form, an unknown key, and a key that is given twice.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        name, equals, rest = word.partition("=")
+        values = tuple(dict.fromkeys(value for value in rest.split(",") if value))
+        if not equals or not values:
+            raise fault("--compare", "KEY=VALUE,VALUE", word)
+        if "." not in name and name not in SchedulerKeys.model_fields:
+            near = suggest(name, SchedulerKeys.model_fields)
+            raise fault("--compare", f"a key of [scheduler]{near}, or a path like pools.NAME.KEY", name)
+        if name in found:
+            raise fault("--compare", "each key once", name)
+        found[name] = values
+    return found
+
+
+def combine(document: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> list[Combination]:
+    """Return every combination of the choices; the last key changes fastest. Raises InvalidInputError for more than
+    MOST_COMBINATIONS combinations and for a value that the rules refuse.
+    """
+    combinations = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+    if len(combinations) > MOST_COMBINATIONS:
+        raise fault("--compare", f"at most {MOST_COMBINATIONS} combinations", len(combinations))
+    return [Combination(each, _apply(document, each)) for each in combinations]
+
+
+def _apply(document: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    made = dict(document)
+    for name, text in settings.items():
+        made = merge_rules(made, _lay_over(made, name, _parse(text)))
+        try:
+            read_rules(made, "")
+        except InvalidInputError as error:
+            raise fault(f"--compare {name}", error.faults[0].expected, text) from None
+    return made
+
+
+def _lay_over(document: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Return the part of a rules document that sets the key `name` to `value`, to be merged into `document`. `name` is
+    a path like `pools.NAME.KEY`, or a key of [scheduler]. A key of [scheduler] is also set for each system in
+    `document` that has its own value of the key.
+    """
+    if "." in name:
+        path = name.split(".")
+        change: Any = value
+        for part in reversed(path):
+            change = {part: change}
+        return dict(change)
+    own = document.get("scheduler", {}).get("system", {})
+    systems = {system: {name: value} for system, keys in own.items() if name in keys}
+    return {"scheduler": {name: value, **({"system": systems} if systems else {})}}
+
+
+def _parse(text: str) -> Any:
+    """Return the value of `text` as TOML, like a number or a boolean; if `text` is no TOML value, return it
+    unchanged.
+    """
+    try:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
+        return text
+
 
 DAY = 86400.0
 
@@ -131,3 +229,59 @@ def describe(runs: Sequence[Run], workload: Workload, *, compared: bool) -> Mapp
         return msgspec.to_builtins(runs[0].summary)  # type: ignore[no-any-return]
     found = [{"settings": run.settings, **msgspec.to_builtins(run.summary)} for run in runs]
     return {"trace": str(workload.path), "runs": found}
+
+
+Show = Callable[[Summary], str]
+
+
+def _spread(name: str, show: Callable[[float], str]) -> list[tuple[str, Show]]:
+    def cell(part: str) -> Show:
+        return lambda summary: show(attrgetter(f"{name}.{part}")(summary))
+
+    return [(f"{name} {part}", cell(part)) for part in ("mean", "p50", "p95", "p99")]
+
+
+ROWS: Final[tuple[tuple[str, Show], ...]] = (
+    ("jobs", lambda each: f"{each.jobs:,}"),
+    ("finished", lambda each: f"{each.finished:,}"),
+    ("skipped", lambda each: f"{each.skipped:,}"),
+    ("makespan", lambda each: show_seconds(each.makespan)),
+    *_spread("wait", show_seconds),
+    *_spread("turnaround", show_seconds),
+    *_spread("slowdown", lambda value: f"{value:.2f}"),
+    ("utilisation", lambda each: f"{each.utilisation:.1%}"),
+    ("instance hours", lambda each: f"{each.instance_hours:,.1f}"),
+    ("cost", lambda each: f"{each.cost:,.2f}"),
+    ("launches", lambda each: f"{each.launches:,}"),
+    ("interruptions", lambda each: f"{each.interruptions:,}"),
+    ("preemptions", lambda each: f"{each.preemptions:,}"),
+    ("grants", lambda each: f"{each.grants:,}"),
+    ("revocations", lambda each: f"{each.revocations:,}"),
+    ("ticks", lambda each: f"{each.ticks:,}"),
+    ("wall clock", lambda each: show_seconds(each.wall_seconds)),
+)
+
+
+def make_table(runs: Sequence[Run]) -> Table:
+    """Return the figures of finished simulations as a table: a row for each figure, a column for each of `runs`."""
+    is_compared = len(runs) > 1
+    box = SIMPLE_HEAD if is_compared else None
+    table = Table(box=box, header_style="bold", show_header=is_compared, pad_edge=False)
+    table.add_column("")
+    for run in runs:
+        table.add_column(run.label.replace(" ", "\n"), justify="right", overflow="fold")
+    for name, show in ROWS:
+        table.add_row(name, *(show(run.summary) for run in runs))
+    for key in sorted({(line.pool, line.offering, line.market) for run in runs for line in run.summary.bill}):
+        table.add_row(_name(*key), *(_show_bill(run.summary, key) for run in runs))
+    return table
+
+
+def _name(pool: str, offering: str, market: str) -> str:
+    """Return the name of a row of the bill, like `linux: m5.large (spot)`."""
+    return f"{pool}: {offering or 'template'}" + ("" if offering.endswith(f"/{market}") else f" ({market})")
+
+
+def _show_bill(summary: Summary, key: tuple[str, str, str]) -> str:
+    found = [line for line in summary.bill if (line.pool, line.offering, line.market) == key]
+    return f"{found[0].hours:,.1f} h, {found[0].dollars:,.2f}" if found else ""

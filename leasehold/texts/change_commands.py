@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from leasehold.client.models import SmallestChange
-from leasehold.texts.toml_text import format_pairs
+from leasehold.texts.values import format_pairs
 
 _OPTIONS: Final = {"max_fanout": "--max-fanout", "balance": "--balance", "charge_rate": "--charge-rate"}
 

@@ -23,7 +23,7 @@ from leasehold.web.principals import PrincipalReader
 from leasehold.web.server_sent import MOST_STREAMS
 from scheduler.ports import Store, StoreUnavailableError
 from scheduler.protocol.signing import format_key_line
-from workers.known_principals import LOOK_SECONDS
+from workers.access import LOOK_SECONDS
 from workers.logs import get_logger
 from workers.setting_types import reveal
 from workers.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from scheduler.ports import Store, StoreUnavailableError
-from workers.known_principals import LOOK_SECONDS
+from workers.access import LOOK_SECONDS
 
 _MOST_READS: Final = 4
 """The most reads that wait for the database at the same time, so that a database that hangs does not take all threads

@@ -36,7 +36,7 @@ from leasehold.web.token_file import read_token
 from scheduler.model.principals import WORKER
 from scheduler.ports import StoredPrincipal, StoreUnavailableError
 from scheduler.protocol.verbs import Role
-from workers.known_principals import KnownPrincipals
+from workers.access import KnownPrincipals
 from workers.settings import Settings
 
 CSRF_HEADER: Final = "x-csrf-token"

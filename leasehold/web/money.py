@@ -11,7 +11,7 @@ from scheduler.operations.costs import By, CostSum, add_up, sum_by
 from scheduler.operations.market.offers import Ages, Offer, list_offers
 from scheduler.operations.spending import BudgetStatus, add_spending, describe_budgets
 from scheduler.ports import Store
-from workers.market_settings import MarketSettings
+from workers.settings import MarketSettings
 
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from scheduler.ports import Store, StoreUnavailableError
-from workers.known_principals import LOOK_SECONDS, KnownPrincipals, read_principals
+from workers.access import LOOK_SECONDS, KnownPrincipals, read_principals
 
 AGAIN_SECONDS: Final = 0.1
 

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leasehold.web.problems import make_problem, respond
-from workers.console_settings import ConsoleSettings
+from workers.settings import ConsoleSettings
 
 MOST_BODY: Final = 2 * 1024 * 1024
 """The most bytes of the body of a request."""

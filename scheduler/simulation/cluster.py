@@ -26,11 +26,10 @@ from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.quota.accounting import weigh
-from scheduler.simulation.cloud import EventQueue, SimulatedCloud
+from scheduler.simulation.cloud import EventQueue, SimulatedCloud, SimulatedDispatcher, SimulatedViewCache
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.initial_state import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
 from scheduler.simulation.market import SimulatedMarket
-from scheduler.simulation.ports import SimulatedDispatcher, SimulatedViewCache
+from scheduler.simulation.scenario import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryNotifier
 from scheduler.view.memory_meter import MemoryMeter

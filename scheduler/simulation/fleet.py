@@ -14,8 +14,8 @@ from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.validation import fault, suggest
 from scheduler.operations.market.resolve import resolve_rules
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.initial_state import SlotRecord
 from scheduler.simulation.market import SimulatedMarket
+from scheduler.simulation.scenario import SlotRecord
 from scheduler.simulation.workload import PROCESSOR
 
 FOREVER = 1e12

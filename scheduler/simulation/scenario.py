@@ -1,6 +1,10 @@
 """Scenarios: the files that `leasehold simulate` runs. The whole file is read and checked before anything runs.
 
 The steps of a timeline are read in order. A step may only name what was declared before it.
+
+A field of the initial state (slots, reservations and launch back-offs, written by users or by `leasehold snapshot`)
+that is missing gets its default; a field that is null stays null. Times are seconds from the start of the scenario; a
+negative time is before the start.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,25 +12,36 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from scheduler.model.command_schemas import AbsentDocument, RegisterDocument, ReservationDocument
+from scheduler.model.accounts import NOTHING
+from scheduler.model.command_schemas import SCHEMAS, AbsentDocument, IdleDocument, RegisterDocument, ReservationDocument
 from scheduler.model.documents import make_reader
 from scheduler.model.json_text import parse_json
+from scheduler.model.launch_backoff import Kind
 from scheduler.model.pools import find_pool_of_number
 from scheduler.model.reservations import list_instances
-from scheduler.model.rules import Rules, merge_rules, read_rules
+from scheduler.model.rules import AccountKeys, Rules, merge_rules, read_rules
+from scheduler.model.slots import Market
 from scheduler.model.toml_text import parse_toml
+from scheduler.model.transitions import SlotState
 from scheduler.model.validation import (
     Amount,
     Before,
+    Count,
+    Declined,
     Document,
     ExpectedError,
     InvalidInputError,
+    LabelMap,
+    Levels,
     Name,
+    ResourceMap,
     Seconds,
+    Signed,
+    SignedLevels,
     Text,
     expected,
     fault,
@@ -36,7 +51,7 @@ from scheduler.model.validation import (
     suggest,
 )
 from scheduler.protocol.input_files import read_input_text
-from scheduler.simulation.actions import ABOUT_SLOTS, ACTIONS, MAY_BE_UNKNOWN, AccountAction
+from scheduler.protocol.verbs import VERBS
 from scheduler.simulation.cloud_documents import (
     CloudDocument,
     FoundDocument,
@@ -44,7 +59,247 @@ from scheduler.simulation.cloud_documents import (
     check_offering,
     read_simulated_cloud,
 )
-from scheduler.simulation.initial_state import HoldRecord, LeaseRecord, ReservationRecord, SlotRecord
+
+
+class InterruptAction(Document):
+    """Timeline action `interrupt`: EC2 announces that it ends the machine of this spot slot in `deadline` seconds."""
+
+    slot: Name
+    deadline: Seconds = 120.0
+
+
+class MaintainAction(Document):
+    """Timeline action `maintain`: AWS Health announces a change of this slot's machine that begins in `begins_in`
+    seconds.
+    """
+
+    slot: Name
+    begins_in: Seconds = 14 * 86_400.0
+    code: Name = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
+    """The name of the change at AWS. With RETIREMENT in it, the machine ends when the change begins."""
+
+
+class PartAction(Document):
+    """The value of the timeline action `fail`: a reservation, or one component of it, failed. `component` None: the
+    whole reservation.
+    """
+
+    reservation: Name
+    component: Name | None = None
+
+
+class SurrenderAction(PartAction):
+    """The value of the timeline action `surrender`: the holder gives leases back. `component` None: all that is being
+    revoked. `want`: the most instances of the component that the holder wants from now on.
+    """
+
+    want: Count | None = None
+
+
+class PriorityAction(Document):
+    """Timeline action `priority`: give a reservation a new priority."""
+
+    reservation: Name
+    priority: Amount
+
+
+class ConfirmAction(Document):
+    """Timeline action `confirm`: the holder confirms that the reservation runs on the slot."""
+
+    reservation: Name
+    slot: Name
+    as_of: Signed | None = None
+    """When the holder observed that the reservation runs, in seconds from the start of the scenario; default: now."""
+
+
+class AccountAction(AccountKeys):
+    """Timeline action `account`: create an account, or change the given settings of an existing one. The balance stays
+    unless `balance` is given.
+    """
+
+    id: Name
+    balance: SignedLevels | None = None
+
+
+MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "absent", "idle", "seen"})
+"""Timeline actions whose ids of slots or reservations need not be declared earlier in the scenario."""
+
+_OF_HOLDERS = [name for name, each in VERBS.items() if each.document == "HolderDocument"]
+_OF_SLOTS = [name for name, each in VERBS.items() if each.document == "SlotDocument"]
+ABOUT_SLOTS = frozenset({"seen", "rebalance", "lose", *_OF_SLOTS})
+"""Timeline actions whose value is the id of a slot. An id in another action is that of a reservation or account."""
+
+ACTIONS: dict[str, type[Document] | None] = {
+    **dict.fromkeys((*_OF_HOLDERS, *_OF_SLOTS)),
+    "tick": None,
+    "submit": None,
+    "slot": None,
+    "rules": None,
+    "cancel": None,
+    "surrender": SurrenderAction,
+    "confirm": ConfirmAction,
+    "absent": AbsentDocument,
+    "idle": IdleDocument,
+    "account": AccountAction,
+    "forget_account": None,
+    "reset_account": None,
+    "fail": PartAction,
+    "priority": PriorityAction,
+    "register": None,
+    "seen": None,
+    "found": FoundDocument,
+    "interrupt": InterruptAction,
+    "rebalance": None,
+    "maintain": MaintainAction,
+    "lose": None,
+    "outage": OutageDocument,
+}
+"""The name of each timeline action -> the document that checks its value. None: the value is an id, or a method of
+StepReader checks the value.
+"""
+
+
+def make_document(action: str, value: Any) -> Document:
+    """Return the command document that a client would send for this timeline action. `value`: the checked value of the
+    action.
+    """
+    schema = SCHEMAS[action]
+    match value:
+        case AccountAction():
+            given = value.model_dump(mode="json", exclude_unset=True, exclude={"id"})
+            return schema(account=value.id, **given)
+        case Document():
+            return schema(**value.model_dump())
+    if action in ABOUT_SLOTS:
+        return schema(slot=value)
+    return schema(account=value) if action.endswith("_account") else schema(reservation=value)
+
+
+class LeaseRecord(Document):
+    """A lease in a slot record of a scenario. It counts as confirmed, and accumulates cost from the start."""
+
+    reservation: Name
+    component: Name = "main"
+    resources: ResourceMap | None = None
+    """The resources that the lease uses; default: those that its reservation requests."""
+    level: Literal[0, 1, 2, 3, 4, 5] = 5
+    cost: Levels = NOTHING
+    state: Literal["held", "revoking", "claimed"] = "held"
+    """State of the lease. `claimed`: its reservation is still pending and waits for this slot."""
+    revoke_by: Signed | None = None
+    revoke_reason: Literal["preempted", "reclaimed", "slot_interrupted"] | None = None
+    """Why an elastic lease is being revoked alone."""
+    assigned_at: Signed | None = None
+    cores: Amount | None = None
+    """The number of cpus of its slot that the lease may use; default: the cpus in its resources."""
+
+
+class SlotRecord(Document):
+    """A slot of a scenario. In the initial state and in the timeline, the record creates the slot or replaces the slot
+    with this id.
+    """
+
+    id: Name
+    pool: Name
+    state: SlotState = "ready"
+    resources: ResourceMap | None = None
+    labels: LabelMap | None = None
+    leases: tuple[LeaseRecord, ...] = ()
+    offering: Name | None = None
+    market: Market | None = None
+    """The market (`spot` or `on-demand`) of the slot's machine. With a market, the slot's offering need not be in the
+    rules.
+    """
+    price: Amount | None = None
+    """The price of the slot's machine in dollars per hour; default: the price of its offering."""
+    machine: Text | None = None
+    cordoned: bool = False
+    last_seen: Signed | None = None
+    since: Signed | None = None
+    idle_since: Signed | None = None
+    launched_at: Signed | None = None
+    """Time at which the slot's machine was launched; default: `since`."""
+    drifted: bool = False
+    """Whether the machine was launched from another template, image, user data, network or tags than those that the
+    pool has now.
+    """
+    drain_reason: Name | None = None
+    error: Name | None = None
+    interrupted_at: Signed | None = None
+    interrupted_by: Signed | None = None
+    uses: Count | None = None
+    unconfirmed: Count = 0
+    failed_probes: Count = 0
+    stranger: Name | None = None
+    noted_at: Signed | None = None
+    launched_for: Name | None = None
+    """The account for whose demand the slot's machine was launched."""
+
+
+class ReservationRecord(ReservationDocument):
+    """A reservation that exists at the start of a scenario, in any phase."""
+
+    phase: Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"] = "pending"
+    created_at: Signed = 0.0
+    reason: Text | None = None
+    changed_at: Signed | None = None
+    expires_at: Signed | None = None
+    leased_at: Signed | None = None
+    confirmed_at: Signed | None = None
+    failed_at: Signed | None = None
+    restarted_at: Signed | None = None
+    finished_at: Signed | None = None
+    restarts: Count = 0
+    component_restarts: dict[Name, Count] | None = None
+    unconfirmed: Count = 0
+    interruptions: Count = 0
+    suspended: bool = False
+    declined: tuple[Declined, ...] = ()
+    revoke_reason: Name | None = None
+    revoke_by: Signed | None = None
+
+
+class HoldRecord(Document):
+    """A launch back-off (hold) that exists at the start of a scenario: a pause of launches after refused launches. Its
+    fields are those of `model.launch_backoff.Hold`.
+    """
+
+    pool: Text
+    """The pool whose launches pause. `*`: all pools."""
+    kind: Kind
+    subject: Text = ""
+    refused_at: Signed = 0.0
+    until: Signed
+    delay: Seconds = 0.0
+    active: Count = 0
+    decided_at: Signed = 0.0
+    streak: Count = 1
+
+
+RESERVATION_HISTORY: Final = tuple(
+    name
+    for name in ReservationRecord.model_fields
+    if name not in ReservationDocument.model_fields and name not in {"phase", "created_at"}
+)
+"""The fields about a reservation's past that its record in a scenario may contain. They have the names of the
+reservation's row in the database.
+"""
+SLOT_HISTORY: Final = (
+    *("resources", "last_seen", "drain_reason", "error", "interrupted_at", "interrupted_by", "uses"),
+    *("unconfirmed", "failed_probes", "stranger", "noted_at", "launched_for", "launched_at"),
+)
+"""The fields about a slot's past that its record in a scenario may contain. They have the names of the slot's row in
+the database.
+"""
+
+
+def list_history(record: Document, names: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of this record of a scenario whose names are in `names`, as name -> value. Missing are fields
+    that the record does not contain; a null in `uses` counts as not contained.
+    """
+    given = {name: getattr(record, name) for name in names if name in record.model_fields_set}
+    return {name: value for name, value in given.items() if (name, value) != ("uses", None)}
+
 
 _read_name = make_reader(Name)
 MOST_NEAR: Final = 1000

@@ -14,7 +14,7 @@ from scheduler.model.slot_records import describe_slot_record
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row, View
 from scheduler.policy.quota.accounting import charge, settle, sum_running
-from scheduler.simulation.initial_state import RESERVATION_HISTORY, SLOT_HISTORY
+from scheduler.simulation.scenario import RESERVATION_HISTORY, SLOT_HISTORY
 
 _DIGITS: Final = 6
 """Decimals of seconds in a snapshot. More decimals would be meaningless: a float of the present time in seconds since

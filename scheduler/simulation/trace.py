@@ -18,13 +18,10 @@ from scheduler.operations.ending_leases import REVOKED
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.reservations import GRANTED
-from scheduler.simulation.bill import Bill
 from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
 from scheduler.simulation.fleet import FOREVER, Fleet
-from scheduler.simulation.holders import Holders
-from scheduler.simulation.loop import EventLoop
-from scheduler.simulation.machine_loss import Interruptions
-from scheduler.simulation.metrics import Picture, RunMetrics, Summary
+from scheduler.simulation.loop import EventLoop, Holders, Interruptions
+from scheduler.simulation.metrics import Bill, Picture, RunMetrics, Summary
 from scheduler.simulation.timeline import Timeline, TimelineRecorder
 from scheduler.simulation.workload import Workload, list_submissions
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from leasehold.cli.plotting import draw_balances
+from leasehold.cli.accounts import draw_balances
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.store.opening import open_store
 from tests.builders import a_lease

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import typer
 
-from leasehold.cli.app import app
 from leasehold.cli.doctor import print_finding
 from leasehold.cli.failures import print_error
+from leasehold.cli.program import app
 from leasehold.doctor.findings import Finding
 from scheduler.model.events import Event
 from scheduler.model.waits import Waits

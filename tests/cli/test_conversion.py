@@ -11,7 +11,7 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold.cli.conversion import QuickParameter, convert_quickly, find_conversion
+from leasehold.cli.program import QuickParameter, convert_quickly, find_conversion
 from tests.cli.conftest import Run
 
 KINDS: dict[Any, dict[str, Any]] = {

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from leasehold.cli.app import GROUPS
+from leasehold.cli.program import GROUPS
 from leasehold.client.reservation_fields import CallbackFields, ComponentFields, ReservationFields
 from scheduler.model.command_schemas import CallbackDocument, ComponentDocument, ReservationDocument
 from scheduler.model.validation import Document

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from leasehold.cli.completing import PHASES, SLOT_STATES
-from leasehold.cli.formats import _list_lines
+from leasehold.cli.output import _list_lines
 from leasehold.cli.tables import Cell, Column, fit
 from scheduler.model import transitions
 from scheduler.model.waits import Reason, Waits

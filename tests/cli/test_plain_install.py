@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from leasehold.cli import checking
+from leasehold.cli import requesting
 from leasehold.extras import EXTRAS, explain_missing
 from scheduler.model.validation import InvalidInputError
 from tests.cli.test_commands import list_commands
@@ -37,7 +37,7 @@ class Without:
 sys.meta_path[:] = map(Without, sys.meta_path)
 """
 IMPORTS: Final = """
-import leasehold, leasehold.agent.agent, leasehold.client.client, leasehold.cli.app
+import leasehold, leasehold.agent.agent, leasehold.client.client, leasehold.cli.program
 leasehold.Client, leasehold.Lease, leasehold.__version__
 ours = [name.split(".") for name in sys.modules if name.partition(".")[0] in ("scheduler", "tasks", "workers")]
 print(json.dumps(sorted({".".join(name[:2]) for name in ours})))
@@ -132,7 +132,7 @@ def test_a_missing_module_that_no_extra_installs_gets_no_message_for_people() ->
 
 def test_a_plain_installation_checks_arguments() -> None:
     with pytest.raises(InvalidInputError):
-        checking.check("renew", {"reservation": 7})
+        requesting.check("renew", {"reservation": 7})
 
 
 def test_the_client_works_without_the_modules_that_windows_lacks(redis_url: str, tmp_path: Path) -> None:

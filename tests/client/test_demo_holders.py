@@ -9,7 +9,7 @@ import pytest
 from leasehold import Client
 from leasehold.demo.holders import Holders
 from leasehold.demo.stretch import Stretch
-from scheduler.simulation.swf import Job
+from scheduler.simulation.workload import Job
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 

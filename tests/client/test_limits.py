@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.agent.cpu_limits import Affinity, Cgroups, find_limits
-from leasehold.agent.enforcer import UNKNOWN_SECONDS, Enforcer
+from leasehold.agent.enforcer import UNKNOWN_SECONDS, Affinity, Cgroups, Enforcer, find_limits
 from leasehold.agent.processes import list_tree, read_notes, write_note
 from leasehold.client.models import Hosted
 from leasehold.process_identity import find_start

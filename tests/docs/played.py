@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scheduler.simulation.show import simulate_file
+from scheduler.simulation.runner import simulate_file
 
 ROOT: Final = Path(__file__).parents[2]
 SCENARIOS: Final = ROOT / "examples" / "scenarios"

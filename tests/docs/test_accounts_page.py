@@ -5,7 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 from scheduler.model.rules import AccountRules
-from scheduler.simulation.show import simulate_file
+from scheduler.simulation.runner import simulate_file
 from scheduler.view.metric_table import METRICS
 from workers.gauges import measure_account_waits, measure_accounts
 

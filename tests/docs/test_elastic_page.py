@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from scheduler.model.rules import SchedulerKeys
-from scheduler.simulation.show import simulate_file
+from scheduler.simulation.runner import simulate_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "elastic.md").read_text(encoding="utf-8")
 

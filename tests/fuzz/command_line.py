@@ -19,8 +19,7 @@ from typing import Any, Final, get_args
 
 import typer
 
-from leasehold.cli.app import app
-from leasehold.cli.program import run_safely
+from leasehold.cli.program import app, run_safely
 
 LONGEST_SECONDS: Final = 20
 RAW: Final = frozenset(

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.simulation.runner import play
+from scheduler.simulation.runner import play, simulate_file
 from scheduler.simulation.scenario import load_scenario
-from scheduler.simulation.show import simulate_file
 from tests.rules.playing import (
     Document,
     a_holder,

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from scheduler.model.transitions import SLOT_STATES
-from scheduler.simulation.lanes import FULL, MOST_CELLS, LaneRecorder
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import load_scenario
-from scheduler.simulation.timeline import Timeline, Waits
+from scheduler.simulation.timeline import FULL, MOST_CELLS, LaneRecorder, Timeline, Waits
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import read_workload
 from tests.traces.logs import Row, a_fleet, a_log, a_pool, an_ec2_pool

@@ -10,9 +10,8 @@ from examples.make_nasa_like import make_log, pack
 from scheduler.model.events import Event
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.metrics import Spread, Summary
-from scheduler.simulation.swf import Job
 from scheduler.simulation.trace import Setbacks, TracePlay
-from scheduler.simulation.workload import Workload, list_submissions, make_reservation, read_workload
+from scheduler.simulation.workload import Job, Workload, list_submissions, make_reservation, read_workload
 from tests.traces.logs import Document, Row, a_fleet, a_line, a_log, a_pool, an_ec2_pool, play, play_rows
 
 THREE = ((0, 10, 2), (5, 20, 1), (6, 5, 1))

@@ -11,8 +11,7 @@ from scheduler.ports import ClusterRow, StoredPrincipal, StoreUnavailableError
 from scheduler.protocol.signing import SignedFields, hash_body, read_key, sign, sign_headers
 from scheduler.store.memory import MemoryStore
 from tests.builders import NOW
-from workers.access import Access, SignatureError, is_signed
-from workers.known_principals import LOOK_SECONDS
+from workers.access import LOOK_SECONDS, Access, SignatureError, is_signed
 
 QUEUE, TASK, MESSAGE, BODY = "reservations", "leasehold.reservations.submit", "m-1", b"[[{}], {}, null]"
 

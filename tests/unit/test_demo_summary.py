@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from leasehold.demo.run import report
-from leasehold.demo.summary import Summary
+from leasehold.demo.show import Summary
 from scheduler.model.costs import Cost
 from scheduler.operations.costs import add_up
 

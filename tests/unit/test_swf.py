@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.make_nasa_like import make_log, pack
-from scheduler.simulation.swf import Job, TraceError, read_jobs
+from scheduler.simulation.workload import Job, TraceError, read_jobs
 from tests.traces.logs import a_line, write_log
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nasa-like.swf.gz"

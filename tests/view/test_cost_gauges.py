@@ -8,7 +8,7 @@ from scheduler.model.rules import read_rules
 from scheduler.operations.spending import describe_budgets
 from scheduler.store.memory import MemoryStore
 from tests.builders import a_slot
-from workers.cost_gauges import measure_budgets, measure_costs
+from workers.gauges import measure_budgets, measure_costs
 
 NOON = 12 * HOUR
 RULES = read_rules(

@@ -12,7 +12,7 @@ from workers.ec2.budget import CallBudget
 from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.errors import cloud_errors
 from workers.ec2.price_list import open_price_list, read_list
-from workers.market_settings import LINUX
+from workers.settings import LINUX
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

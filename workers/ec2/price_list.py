@@ -13,8 +13,8 @@ from scheduler.model.pools import HOURS_OF_MONTH
 from scheduler.ports import CloudError
 from workers.ec2.clients import CONNECT_SECONDS, READ_SECONDS, Ec2Access, open_client
 from workers.ec2.errors import cloud_errors
-from workers.market_settings import LINUX
 from workers.price_files import Product, Term, is_wanted, list_hourly, list_wanted
+from workers.settings import LINUX
 
 if TYPE_CHECKING:
     from mypy_boto3_pricing import PricingClient

@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leasehold.api.openapi import make_document
-from leasehold.api.schemas import PREFIX
+from leasehold.api.openapi import PREFIX, make_document
 from leasehold.console.page import Page, render, url
 from scheduler.protocol.http_routes import API, DOCS
 

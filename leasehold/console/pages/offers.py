@@ -15,7 +15,7 @@ from leasehold.web.money import read_offers
 from scheduler.model.market import PriceChange
 from scheduler.operations.market.offers import Offer
 from scheduler.ports import Store
-from workers.market_settings import MarketSettings
+from workers.settings import MarketSettings
 
 SOURCES: Final = {
     "spot-history": "EC2's spot prices",

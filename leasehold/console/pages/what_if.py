@@ -18,9 +18,9 @@ from leasehold.client.rules import RulesApplied
 from leasehold.console.changes import change
 from leasehold.console.page import Page, backend, caller, needs, read_form, render
 from leasehold.errors import Refused
-from leasehold.texts.toml_text import format_toml
+from leasehold.texts.values import format_toml
 from scheduler.model.toml_text import parse_toml
-from scheduler.simulation.show import DECIMALS_FOR_PEOPLE, format_decision, tidy
+from scheduler.simulation.runner import DECIMALS_FOR_PEOPLE, format_decision, tidy
 
 VERSIONS: Final = 20
 MOST_RULES: Final = 256 * 1024
