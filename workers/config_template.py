@@ -219,7 +219,18 @@ def list_sections(pool: str = "NAME", account: str = "NAME", budget: str = "NAME
 
 def list_keys(section: Section) -> list[Key]:
     """Return the keys of one table of `leasehold.toml` in the order of the model, without the keys of its subtables."""
-    docstrings = _read_docstrings(section.model)
+    # Return the text under each key in the source of a model and of its base classes, by the name of the
+    # key. Only this function reads the sources, so that no other process reads them at its start.
+    found: dict[str, str] = {}
+    for each in reversed(
+        [base for base in section.model.__mro__ if issubclass(base, Document) and base is not Document]
+    ):
+        (defined,) = ast.parse(dedent(inspect.getsource(each))).body
+        for field, below in pairwise(getattr(defined, "body", ())):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = inspect.cleandoc(text)
+    docstrings = found
     return [
         Key(section, name, _default(field), _describe(field, docstrings.get(name, "")))
         for name, field in section.model.model_fields.items()
@@ -321,21 +332,6 @@ def _is_model(annotation: object) -> TypeGuard[type[Document]]:
 
 def _meaning(model: type[Document]) -> str:
     return (model.__doc__ or "").partition("\n")[0]
-
-
-def _read_docstrings(model: type[Document]) -> dict[str, str]:
-    """Return the text under each key in the source of a model and of its base classes, by the name of the key.
-
-    Only this function reads the sources, so that no other process reads them at its start.
-    """
-    found: dict[str, str] = {}
-    for each in reversed([base for base in model.__mro__ if issubclass(base, Document) and base is not Document]):
-        (defined,) = ast.parse(dedent(inspect.getsource(each))).body
-        for field, below in pairwise(getattr(defined, "body", ())):
-            match field, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = inspect.cleandoc(text)
-    return found
 
 
 def _default(field: Field) -> str:

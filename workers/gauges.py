@@ -15,7 +15,6 @@ from prometheus_client.metrics_core import Metric as Family
 from scheduler.model.accounts import FREE, PAID, Account, find_account
 from scheduler.model.budgets import begin_of_day
 from scheduler.model.costs import COST_KINDS, find_present_price
-from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
@@ -72,7 +71,13 @@ def measure_store(
     slots = store.find_slots()
     yield from _measure_fleet(slots, rules, store.now())
     yield from _measure_resources(held, slots, rules, per_slot=per_slot)
-    yield _measure_refused_ends(slots, store.find_holds(), rules)
+    holds = store.find_holds()
+    refused = Counter({(name,): 0 for name in rules.pools})
+    refused.update((slot.pool,) for slot in slots if slot.state == "terminating" and slot.refusal)
+    for hold in holds:
+        if hold.kind == "strangers" and hold.code:
+            refused[hold.pool,] += hold.active
+    yield make_gauge("leasehold_ends_refused", "Machines that EC2 refuses to end", ["pool"], refused)
     yield from measure_accounts(accounts, held)
 
 
@@ -100,18 +105,6 @@ def _measure_fleet(slots: list[Slot], rules: Rules, now: float) -> Iterator[Fami
     about = "Price an hour of the slots of a pool in a state, by their offerings"
     priced = {(pool, state): prices[pool, state] for pool in rules.pools for state in SLOT_STATES}
     yield make_gauge("leasehold_slots_price", about, labels, priced)
-
-
-def _measure_refused_ends(slots: Iterable[Slot], holds: Iterable[Hold], rules: Rules) -> Family:
-    """Return the gauge of the machines that EC2 refuses to end, by pool. If one of them has no slot, all machines of
-    its pool without a slot count.
-    """
-    refused = Counter({(name,): 0 for name in rules.pools})
-    refused.update((slot.pool,) for slot in slots if slot.state == "terminating" and slot.refusal)
-    for hold in holds:
-        if hold.kind == "strangers" and hold.code:
-            refused[hold.pool,] += hold.active
-    return make_gauge("leasehold_ends_refused", "Machines that EC2 refuses to end", ["pool"], refused)
 
 
 def _measure_resources(

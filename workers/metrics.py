@@ -193,32 +193,24 @@ def _read_counts(
     except ViewUnavailableError:
         return None, []
     if rules is not None:
-        _add_zeros_of_pools(tally, rules)
+        for name, pool in rules.pools.items():
+            if not pool.is_elastic:
+                continue
+            # "" is the offering of a pool without a list.
+            offerings = [key for key, each in pool.offering_by_key.items() if each.require is None] or [""]
+            zeros: dict[str, list[Labels]] = {
+                LAUNCHES: [(name, offering, result) for offering in offerings for result in LAUNCH_RESULTS],
+                BOOTS: [(name, outcome) for outcome in BOOT_OUTCOMES],
+                INTERRUPTIONS: [(name, kind) for kind in NOTICE_KINDS],
+            }
+            for metric, each in zeros.items():
+                for labels in each:
+                    tally.counters[metric].setdefault(labels, 0.0)
+            for metric in POOL_TIMES:
+                tally.histograms[metric].setdefault((name,), Spread([0] * (len(METRICS[metric].buckets) + 1)))
         add_zeros(tally, accounts)
     counters = [_counter(METRICS[name], values) for name, values in tally.counters.items()]
     return tally.probed, [*counters, *(_histogram(METRICS[name], values) for name, values in tally.histograms.items())]
-
-
-def _add_zeros_of_pools(tally: Tally, rules: Rules) -> None:
-    """Set the counters and histograms of each pool that launches machines to 0 in `tally`, if they have no value yet.
-
-    Prometheus sees the first increase of a counter only if it has seen 0 before.
-    """
-    for name, pool in rules.pools.items():
-        if not pool.is_elastic:
-            continue
-        # "" is the offering of a pool without a list.
-        offerings = [key for key, each in pool.offering_by_key.items() if each.require is None] or [""]
-        zeros: dict[str, list[Labels]] = {
-            LAUNCHES: [(name, offering, result) for offering in offerings for result in LAUNCH_RESULTS],
-            BOOTS: [(name, outcome) for outcome in BOOT_OUTCOMES],
-            INTERRUPTIONS: [(name, kind) for kind in NOTICE_KINDS],
-        }
-        for metric, each in zeros.items():
-            for labels in each:
-                tally.counters[metric].setdefault(labels, 0.0)
-        for metric in POOL_TIMES:
-            tally.histograms[metric].setdefault((name,), Spread([0] * (len(METRICS[metric].buckets) + 1)))
 
 
 def _counter(metric: Metric, values: dict[Labels, float]) -> Family:

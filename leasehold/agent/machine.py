@@ -82,7 +82,12 @@ def find_resources(root: Path = Path("/")) -> dict[str, float]:
     memory: float = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for group in _list_cgroups(root):
         cpus = min(cpus, _read_cpu_limit(group))
-        memory = min(memory, _read_memory_limit(group))
+        # The kernel computes the last one from cgroups above, which a container may not see.
+        above = (
+            line.split()[-1] for line in _list_lines(group / "memory.stat") if line.startswith("hierarchical_memory_")
+        )
+        found = [_read_word(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
+        memory = min(memory, min((int(word) for word in (*found, *above) if word.isdecimal()), default=inf))
     # Rounded down: a host must not offer more than its cgroup lets it use.
     part = floor(cpus * _CPU_DIGITS + 1e-6) / _CPU_DIGITS
     return {"cpus": int(part) if part == int(part) else part, "memory_mib": int(memory // MIB)}
@@ -120,14 +125,6 @@ def _read_cpu_limit(group: Path) -> float:
             return int(quota) / int(period)
         case _:
             return inf
-
-
-def _read_memory_limit(group: Path) -> float:
-    """Return how many bytes of memory a cgroup may use; infinite without a limit, or if none can be read."""
-    # The kernel computes the last one from cgroups above, which a container may not see.
-    above = (line.split()[-1] for line in _list_lines(group / "memory.stat") if line.startswith("hierarchical_memory_"))
-    found = [_read_word(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
-    return min((int(word) for word in (*found, *above) if word.isdecimal()), default=inf)
 
 
 def _read_word(path: Path) -> str:

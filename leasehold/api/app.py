@@ -88,7 +88,8 @@ class Router:
         for found in self._find(segments):
             route = found.get(method)
             if route is not None:
-                scope["path_params"] = _read_field(route.path, segments)
+                before, brace, rest = route.path.partition("{")
+                scope["path_params"] = {rest.partition("}")[0]: segments[before.count("/") - 1]} if brace else {}
                 return await route.handler(request)
             methods += found
         if not methods:
@@ -104,11 +105,6 @@ class Router:
         if len(segments) > 1 and segments[1]:
             keys.append((segments[0], None, *segments[2:]))
         return (self._table[key] for key in keys if key in self._table)
-
-
-def _read_field(path: str, segments: Sequence[str]) -> dict[str, str]:
-    before, brace, rest = path.partition("{")
-    return {rest.partition("}")[0]: segments[before.count("/") - 1]} if brace else {}
 
 
 def split_path(scope: Scope) -> list[str]:
@@ -153,10 +149,7 @@ def make_api(backend: Backend) -> Router:
     service = Service(backend)
     asking = Asking(service)
     reading, streams = Reading(service, asking), Streams(service)
-    return Router([*_make_reads(reading, streams, Money(service)), *_make_verbs(asking)], service.now)
-
-
-def _make_reads(reading: Reading, streams: Streams, money: Money) -> list[ApiRoute]:
+    money = Money(service)
     handlers: dict[str, Handler] = {
         "/reservations": reading.reservations,
         "/reservations/{reservation}": reading.reservation,
@@ -175,11 +168,17 @@ def _make_reads(reading: Reading, streams: Streams, money: Money) -> list[ApiRou
         "/stream": streams.stream,
         "/openapi.json": show_document,
     }
-    return [
-        *(ApiRoute("GET", path, handler) for path, handler in handlers.items()),
-        ApiRoute("POST", "/reservations/changes", reading.changes),
-        ApiRoute("POST", "/slots/{slot}/heartbeat", reading.heartbeat),
-    ]
+    return Router(
+        [
+            *[
+                *(ApiRoute("GET", path, handler) for path, handler in handlers.items()),
+                ApiRoute("POST", "/reservations/changes", reading.changes),
+                ApiRoute("POST", "/slots/{slot}/heartbeat", reading.heartbeat),
+            ],
+            *_make_verbs(asking),
+        ],
+        service.now,
+    )
 
 
 def _make_verbs(asking: Asking) -> Iterator[ApiRoute]:

@@ -59,7 +59,12 @@ class Asking:
         key = _take_key(document, request)
         if verb == "submit":
             caller = find_caller(request)
-            _name_reservations(document, None if key is None else _make_id(_find_sender(caller), verb, key))
+            name = None if key is None else _make_id(_find_sender(caller), verb, key)
+            seed = name or secrets.token_hex()
+            items = document.get(_ITEMS)
+            for index, each in enumerate(items if isinstance(items, list) else [document]):
+                if isinstance(each, dict) and each.get("id") is None and _ITEMS not in each:
+                    each["id"] = f"r-{_hash(seed, str(index))[:16]}"
         answer = await self.send(request, verb, document, timeout, key, has_row=has_row)
         if not answer.get("ok") and "results" not in answer:
             return respond_problem(describe_refusal(answer.get("errors", [])))
@@ -135,17 +140,6 @@ def _take_key(document: dict[str, Any], request: Request) -> str | None:
         wanted = f"an id of 1 to {MOST_NAME} whole characters, the same in the header and in the body"
         raise InvalidInputError([Fault("request", wanted, show(key))])
     return key
-
-
-def _name_reservations(document: dict[str, Any], name: str | None) -> None:
-    """Add an id to each reservation of a submission that has none. `name`: the id of the request if its caller has
-    chosen one; a copy of the request then gets the same ids. None: the ids are random.
-    """
-    seed = name or secrets.token_hex()
-    items = document.get(_ITEMS)
-    for index, each in enumerate(items if isinstance(items, list) else [document]):
-        if isinstance(each, dict) and each.get("id") is None and _ITEMS not in each:
-            each["id"] = f"r-{_hash(seed, str(index))[:16]}"
 
 
 def _find_sender(caller: Caller) -> str:

@@ -162,17 +162,13 @@ def make_components() -> dict[str, Schema]:
     found["Problem"]["properties"]["errors"]["items"] = {"$ref": f"{PREFIX}Fault"}
     for document in list_documents(SCHEMAS.values()):
         found[document.__name__] = make_document_schema(document)
-    _let_server_name(found[ReservationDocument.__name__])
-    # Defaults become JSON: a tuple, for example, a list.
-    plain: dict[str, Schema] = msgspec.json.decode(msgspec.json.encode(found))
-    return plain
-
-
-def _let_server_name(submission: Schema) -> None:
-    """Make the id optional in the schema of a submitted reservation, as the server adds missing ones."""
+    submission = found[ReservationDocument.__name__]
     text = "without an id the server makes one: then only an Idempotency-Key makes it safe to repeat the request"
     submission["properties"]["id"] = {"anyOf": [_NAME, {"type": "null"}], "description": text}
     del submission["required"]
+    # Defaults become JSON: a tuple, for example, a list.
+    plain: dict[str, Schema] = msgspec.json.decode(msgspec.json.encode(found))
+    return plain
 
 
 def list_documents(documents: Iterable[type[Document]]) -> list[type[Document]]:
@@ -326,19 +322,15 @@ def list_reads() -> Iterator[tuple[str, str, Schema]]:
     """Yield (path, method, operation) for each resource that this process answers without a worker."""
     for path, name, summary, schema, fields in _READS:
         yield path, "get", {**operate(name, summary, schema), "parameters": [*path_fields(path), *fields]}
-    yield "/events", "get", _describe_events()
-    yield "/stream", "get", _describe_stream()
-    for path, name, summary, body, schema in _POSTS:
-        content = {"content": {JSON: {"schema": body}}, "required": True}
-        yield path, "post", {**operate(name, summary, schema), "parameters": path_fields(path), "requestBody": content}
-
-
-def _describe_events() -> Schema:
     page = _page({"type": "object"})
     found = operate("list_events", "The history, oldest first; with `Accept: text/event-stream` as a stream.", page)
     found["responses"]["200"]["content"][STREAM_TYPE] = {"schema": STRING}
     resume = {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "integer"}}
-    return {**found, "parameters": [*_EVENT_FIELDS, resume]}
+    yield "/events", "get", {**found, "parameters": [*_EVENT_FIELDS, resume]}
+    yield "/stream", "get", _describe_stream()
+    for path, name, summary, body, schema in _POSTS:
+        content = {"content": {JSON: {"schema": body}}, "required": True}
+        yield path, "post", {**operate(name, summary, schema), "parameters": path_fields(path), "requestBody": content}
 
 
 def _describe_stream() -> Schema:
@@ -457,6 +449,21 @@ _ANSWERS: Final = {
 @lru_cache(maxsize=4)
 def make_document(root: str) -> Schema:
     """Return the OpenAPI document. `root`: the path of the API as the caller sees it."""
+    paths: dict[str, Schema] = {}
+    for verb, route in ROUTES.items():
+        paths.setdefault(route.path, {})[route.method.lower()] = _describe_verb(verb, route)
+    for verb, route in LISTS.items():
+        if route.path not in paths:
+            made = operate(f"{verb}_many", f"{_summarize(verb)} One request for many.", refer("Results"))
+            items = {"type": "array", "items": refer(SCHEMAS[verb].__name__), "minItems": 1}
+            made["parameters"] = [query("timeout", SECONDS, "seconds to wait for the answer of a worker"), KEY_HEADER]
+            made["requestBody"] = {
+                "content": {JSON: {"schema": make_object({"items": items}, ["items"])}},
+                "required": True,
+            }
+            paths[route.path] = {route.method.lower(): made}
+    for path, method, operation in list_reads():
+        paths.setdefault(path, {})[method] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -467,7 +474,7 @@ def make_document(root: str) -> Schema:
         },
         "servers": [{"url": root or "/"}],
         "security": [{"token": []}, {"principal": []}],
-        "paths": _make_paths(),
+        "paths": paths,
         "components": {
             "schemas": make_components(),
             "securitySchemes": {
@@ -476,18 +483,6 @@ def make_document(root: str) -> Schema:
             },
         },
     }
-
-
-def _make_paths() -> dict[str, Schema]:
-    paths: dict[str, Schema] = {}
-    for verb, route in ROUTES.items():
-        paths.setdefault(route.path, {})[route.method.lower()] = _describe_verb(verb, route)
-    for verb, route in LISTS.items():
-        if route.path not in paths:
-            paths[route.path] = {route.method.lower(): _describe_list(verb)}
-    for path, method, operation in list_reads():
-        paths.setdefault(path, {})[method] = operation
-    return paths
 
 
 def _describe_verb(verb: str, route: Route) -> Schema:
@@ -516,14 +511,6 @@ def _describe_verb(verb: str, route: Route) -> Schema:
         made["responses"]["200"] = respond_with(
             make_object({"ok": {"type": "boolean"}, "reservations": rows}), "The rows"
         )
-    return made
-
-
-def _describe_list(verb: str) -> Schema:
-    made = operate(f"{verb}_many", f"{_summarize(verb)} One request for many.", refer("Results"))
-    items = {"type": "array", "items": refer(SCHEMAS[verb].__name__), "minItems": 1}
-    made["parameters"] = [query("timeout", SECONDS, "seconds to wait for the answer of a worker"), KEY_HEADER]
-    made["requestBody"] = {"content": {JSON: {"schema": make_object({"items": items}, ["items"])}}, "required": True}
     return made
 
 

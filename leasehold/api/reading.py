@@ -27,7 +27,6 @@ from leasehold.api.service import Service, check_right, find_caller, read_body, 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.async_hosts import AsyncHints
 from leasehold.client.http_hints import mark_row
-from leasehold.client.models import Explanation
 from leasehold.client.ports import Joined
 from leasehold.errors import Fault, Refused, Unknown
 from leasehold.web.money import CostReport, read_offers, report_budgets, report_costs
@@ -129,7 +128,20 @@ class Reading:
         name = request.path_params["reservation"]
         if source is not None and "view" in source:
             client = await self._service.open_client(request)
-            return respond(write_explanation(await client.explain(name)))
+            found = await client.explain(name)
+            waiting = None if found.code is None else {"code": found.code, "detail": found.detail}
+            return respond(
+                {
+                    "ok": True,
+                    "reservation": found.reservation,
+                    "phase": found.phase,
+                    "reason": found.reason,
+                    "as_of": found.as_of,
+                    "waiting": waiting,
+                    "position": found.position,
+                    "of": found.waiting,
+                }
+            )
         answer = await self._asking.send(request, "explain", {"reservation": name}, timeout)
         return respond(answer) if answer.get("ok") else respond_problem(describe_refusal(answer.get("errors", [])))
 
@@ -162,7 +174,10 @@ class Reading:
         request.
         """
         name = request.path_params["slot"]
-        self._check_host(request, name)
+        check_right(request, "register")
+        caller = find_caller(request)
+        if caller.role == "host" and caller.principal != name:
+            raise Refused([Fault(0, "slot", f"{caller.name}, the slot of this principal", f'"{name}"', "forbidden")])
         body = await read_body(request)
         machine, version = read_text("machine", body.pop("machine", None)), body.pop("version", None)
         run = body.pop("run", None)
@@ -250,12 +265,6 @@ class Reading:
         with self._service.backend.feed.view.reading() as view:
             return {phase: len(rows) for phase, rows in view.by_phase.items() if rows}
 
-    def _check_host(self, request: Request, slot: str) -> None:
-        check_right(request, "register")
-        caller = find_caller(request)
-        if caller.role == "host" and caller.principal != slot:
-            raise Refused([Fault(0, "slot", f"{caller.name}, the slot of this principal", f'"{slot}"', "forbidden")])
-
 
 async def _await_change(client: AsyncClient, request: Request, name: str, after: str, wait: float) -> Joined:
     until = time.monotonic() + wait
@@ -270,23 +279,6 @@ async def _await_change(client: AsyncClient, request: Request, name: str, after:
 
 def _pause(found: Any) -> float:
     return MACHINE_SECONDS if any(each.missing for each in found) else POLL_SECONDS
-
-
-def write_explanation(found: Explanation) -> dict[str, Any]:
-    """Return the explanation of the last tick in the form of a worker's answer to `explain`, which
-    docs/reference/protocol.md describes.
-    """
-    waiting = None if found.code is None else {"code": found.code, "detail": found.detail}
-    return {
-        "ok": True,
-        "reservation": found.reservation,
-        "phase": found.phase,
-        "reason": found.reason,
-        "as_of": found.as_of,
-        "waiting": waiting,
-        "position": found.position,
-        "of": found.waiting,
-    }
 
 
 USUAL_HOURS: Final = 24

@@ -147,7 +147,14 @@ def _carry_out(
     if settings.broker_url is None:
         raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
     if preview is not None and preview.takes_away and not yes:
-        _confirm(preview)
+        if not sys.stdin.isatty():
+            raise CommandError(
+                f"{_sum_up(preview)}: nothing was changed; --dry-run shows the details, --yes applies the rules"
+            )
+        for line in _write(preview):
+            print_error(line)
+        if not typer.confirm(f"{_sum_up(preview)}: apply it?", err=True):
+            raise CommandError("the rules were not changed: the answer was not yes")
     ports = _open_services(settings).ports
     try:
         expected = expected or (preview.version if preview else None)
@@ -179,20 +186,6 @@ def _describe(preview: Preview) -> dict[str, Any]:
     document = msgspec.to_builtins(preview).items()
     shown = {name: value for name, value in document if name not in {"version", "changed"}}
     return {**shown, "takes_away": preview.takes_away}
-
-
-def _confirm(preview: Preview) -> None:
-    """Ask on a terminal whether to apply new rules. Raises CommandError if the answer is not yes, or if standard input
-    is no terminal.
-    """
-    if not sys.stdin.isatty():
-        raise CommandError(
-            f"{_sum_up(preview)}: nothing was changed; --dry-run shows the details, --yes applies the rules"
-        )
-    for line in _write(preview):
-        print_error(line)
-    if not typer.confirm(f"{_sum_up(preview)}: apply it?", err=True):
-        raise CommandError("the rules were not changed: the answer was not yes")
 
 
 def _sum_up(preview: Preview) -> str:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from scheduler.operations.restore import Restored
     from scheduler.ports import Fleet, Remembered
     from scheduler.store.backup import Backup
-    from workers.settings import Settings
 
 _PAUSE_SECONDS: Final = 0.1
 MARGIN_SECONDS: Final = 5.0
@@ -107,7 +106,23 @@ class _Restore:
         self._settings = load_settings()
         is_stopped = self._settings.broker_url is None
         if is_stopped:
-            self._settings = _add_redis(self._settings, ends)
+            import tempfile
+
+            from workers.embedded_redis import RedisStartError, start_redis
+            from workers.setting_types import SecretText
+            from workers.settings import BrokerSettings
+
+            if not self._settings.database_url.startswith("sqlite:"):
+                raise CommandError(
+                    "broker.url: expected the URL of the stack's Redis (LEASEHOLD_BROKER__URL), got nothing"
+                )
+            folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-restore-")))
+            try:
+                server = start_redis(folder)
+            except RedisStartError as error:
+                raise CommandError(str(error)) from None
+            ends.callback(server.stop)
+            self._settings = self._settings.model_copy(update={"broker": BrokerSettings(url=SecretText(server.url))})
         self._services = Services(self._settings, QuietDispatcher)
         if is_stopped and uses_emulator(self._settings.aws):
             self._services.ports.fleet = cast("Fleet", _EndedEmulator())
@@ -186,7 +201,13 @@ class _Restore:
         if record is None:
             raise CommandError("a restore needs the stack's Redis, and these settings have none")
         remembered = record.read()
-        self._check_identity(remembered.identity)
+        ours = self._identity
+        if remembered.identity not in {None, ours} and not self._take_over:
+            whose = "backup" if self._backup else "database"
+            raise CommandError(
+                f"Redis belongs to cluster {remembered.identity}, the {whose} to cluster {ours}: nothing was changed"
+                " (--take-over takes this Redis over)"
+            )
         record.begin_restore()
         until = time.monotonic() + self._settings.ticks.lock_seconds + MARGIN_SECONDS
         # Every CHECK_SECONDS a process looks for the mark that pauses it; work begun before that must end first.
@@ -213,18 +234,6 @@ class _Restore:
         if ports.record is not None:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 
-    def _check_identity(self, identity: str | None) -> None:
-        """Raise CommandError if `identity`, the id of the cluster to which Redis belongs (None: to none), is not the id
-        of the cluster whose database is restored. With --take-over, or for None, no error is raised.
-        """
-        ours = self._identity
-        if identity not in {None, ours} and not self._take_over:
-            whose = "backup" if self._backup else "database"
-            raise CommandError(
-                f"Redis belongs to cluster {identity}, the {whose} to cluster {ours}: nothing was changed"
-                " (--take-over takes this Redis over)"
-            )
-
     @cached_property
     def _identity(self) -> str:
         """The id of the cluster whose database is restored."""
@@ -249,27 +258,6 @@ class _Restore:
             return remembered
         term, token = max(row.term, remembered.term), max(row.token, remembered.token)
         return msgspec.structs.replace(remembered, term=term, token=token)
-
-
-def _add_redis(settings: "Settings", ends: contextlib.ExitStack) -> "Settings":
-    """Return the settings with the URL of an empty Redis, which runs until `ends` ends. The Redis of an embedded stack
-    ended with the stack, and everything in it.
-    """
-    import tempfile
-
-    from workers.embedded_redis import RedisStartError, start_redis
-    from workers.setting_types import SecretText
-    from workers.settings import BrokerSettings
-
-    if not settings.database_url.startswith("sqlite:"):
-        raise CommandError("broker.url: expected the URL of the stack's Redis (LEASEHOLD_BROKER__URL), got nothing")
-    folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-restore-")))
-    try:
-        server = start_redis(folder)
-    except RedisStartError as error:
-        raise CommandError(str(error)) from None
-    ends.callback(server.stop)
-    return settings.model_copy(update={"broker": BrokerSettings(url=SecretText(server.url))})
 
 
 class _EndedEmulator:

@@ -85,7 +85,9 @@ def complete_states(incomplete: str) -> list[str]:
 
 def complete_systems(incomplete: str) -> list[str]:
     """Complete a system of the rules in force in a shell. A worker is asked: Redis does not have the rules."""
-    return starting(list_systems(_ask_rules()), incomplete)
+    rules = _ask_rules()
+    pools = {} if rules is None else rules.document.get("pools", {})
+    return starting(sorted({pool["system"] for pool in pools.values() if "system" in pool}), incomplete)
 
 
 def complete_versions(incomplete: str) -> Found:
@@ -111,12 +113,6 @@ def complete_logs(incomplete: str) -> list[str]:
     with contextlib.suppress(CommandError, UntrustedFolder, OSError):
         return starting(list_logs(find_log_folder()), incomplete)
     return []
-
-
-def list_systems(rules: "RulesInForce | None") -> list[str]:
-    """Return the systems of the pools in the rules; none for None."""
-    pools = {} if rules is None else rules.document.get("pools", {})
-    return sorted({pool["system"] for pool in pools.values() if "system" in pool})
 
 
 def complete_events(incomplete: str) -> list[str]:

@@ -3,7 +3,7 @@ launches would buy, in the order of choice, and why not).
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -97,7 +97,25 @@ def costs(
     chosen, way = choose_format(output, as_json=as_json), choose("--by", by, _WAYS)
     with open_store() as store:
         if budgets:
-            _show_budgets(_read_budgets(store), chosen)
+            from scheduler.operations.spending import add_spending, describe_budgets
+
+            rules = add_spending(store, store.load_rules().rules, store.now(), is_report=True)
+            found = describe_budgets(rules, store.find_slots())
+            import msgspec
+
+            status = list(found)
+            if chosen in {"json", "yaml"}:
+                print_document([{**msgspec.to_builtins(each), "exceeded": each.exceeded} for each in status], chosen)
+            elif chosen == "csv":
+                header = ["budget", "action", "running", "day", "month", "per_hour", "per_day", "per_month"]
+                print_csv(header, [[getattr(each, name) for name in header] for each in status])
+            else:
+                show = print_wide if chosen == "wide" else print_table
+                show(
+                    _BUDGETS,
+                    map(_budget_row, status),
+                    "no budgets: `leasehold rules set budgets.all.per_day=40` makes one",
+                )
         else:
             _show_costs(store, way, _find_begin(store, since), chosen)
 
@@ -156,27 +174,6 @@ def _row(each: "CostSum", way: str, kinds: Sequence["CostKind"], name: str | Non
     times = (show_seconds(each.seconds_by_kind[kind]) if each.seconds_by_kind[kind] else "" for kind in kinds)
     unpriced = show_seconds(each.unpriced_seconds) if each.unpriced_seconds else ""
     return (name or shown, f"{each.dollars:.2f}", *times, unpriced)
-
-
-def _read_budgets(store: "Store") -> "list[BudgetStatus]":
-    from scheduler.operations.spending import add_spending, describe_budgets
-
-    rules = add_spending(store, store.load_rules().rules, store.now(), is_report=True)
-    return describe_budgets(rules, store.find_slots())
-
-
-def _show_budgets(found: "Iterable[BudgetStatus]", chosen: str) -> None:
-    import msgspec
-
-    status = list(found)
-    if chosen in {"json", "yaml"}:
-        print_document([{**msgspec.to_builtins(each), "exceeded": each.exceeded} for each in status], chosen)
-    elif chosen == "csv":
-        header = ["budget", "action", "running", "day", "month", "per_hour", "per_day", "per_month"]
-        print_csv(header, [[getattr(each, name) for name in header] for each in status])
-    else:
-        show = print_wide if chosen == "wide" else print_table
-        show(_BUDGETS, map(_budget_row, status), "no budgets: `leasehold rules set budgets.all.per_day=40` makes one")
 
 
 def _budget_row(each: "BudgetStatus") -> tuple[str, ...]:
@@ -269,7 +266,10 @@ def offers(
     accounts stops launches for these only: the column `not for` names them.
     """
     wanted = parse_resources(None, cpus, memory)
-    _check_amounts(wanted)
+    for name, amount in wanted.items():
+        if isinstance(amount, str) or not 0 <= amount < float("inf"):
+            option = "--cpus" if name == "cpus" else "--memory"
+            raise typer.BadParameter(f"expected a number >= 0, got {amount!r}", param_hint=option)
     settings = load_settings().market
     with open_store() as store:
         from scheduler.operations.market.offers import Ages, list_offers
@@ -291,16 +291,6 @@ def offers(
                 for row, each in zip(rows, found, strict=True)
             ]
         print_table(columns, rows, "no pool launches machines")
-
-
-def _check_amounts(wanted: dict[str, Any]) -> None:
-    """Raise typer.BadParameter if an amount in `wanted` (the values of --cpus and --memory) is not a finite number of
-    at least 0.
-    """
-    for name, amount in wanted.items():
-        if isinstance(amount, str) or not 0 <= amount < float("inf"):
-            option = "--cpus" if name == "cpus" else "--memory"
-            raise typer.BadParameter(f"expected a number >= 0, got {amount!r}", param_hint=option)
 
 
 def _offer_row(offer: "Offer") -> tuple[str, ...]:

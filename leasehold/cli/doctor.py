@@ -128,7 +128,10 @@ def try_launch(pool: str, *, as_json: bool) -> None:
     trials, refused = _prepare(pool, as_json=as_json), list[str]()
     for left, (launch, offer) in enumerate(trials, 1 - len(trials)):
         if not as_json:
-            typer.echo(_announce(offer))
+            price = f"${offer.price:.4f} an hour ({offer.source})" if offer.price else "the price is not known"
+            what = offer.key or "the type of its template or image"
+            paused = "".join(f"; {each}" for each in offer.reasons)
+            typer.echo(make_visible(f"launching one machine of {offer.pool}: {what}, {offer.market}, {price}{paused}"))
         try:
             _run(launch)
         finally:
@@ -142,7 +145,15 @@ def try_launch(pool: str, *, as_json: bool) -> None:
         print_json(trial)
     elif trial.phases:
         typer.echo(_sum_up(trial))
-    _raise_problem(trial, is_interrupted=launch.is_interrupted)
+    lines = [" → ".join(filter(None, (trial.problem, trial.remedy)))] if trial.problem else []
+    if launch.is_interrupted:
+        state = f"{trial.instance_id} is ended" if trial.instance_id else "no machine was launched"
+        lines.append(f"interrupted by Ctrl-C{f': {state}' if trial.is_ended else ''}")
+    if not trial.is_ended:
+        name = trial.instance_id or f"a machine with the tag leasehold:launch={trial.launch_id}"
+        lines.append(f"{name} may still run: end it in EC2, or let a running stack terminate it, as it has no slot")
+    if lines:
+        raise CommandError("\n".join(map(one_line, lines)), INTERRUPTED if launch.is_interrupted else 1)
 
 
 def _run(launch: "TrialLaunch") -> None:
@@ -189,13 +200,6 @@ def _prepare(pool: str, *, as_json: bool) -> "list[tuple[TrialLaunch, Offer]]":
     ]
 
 
-def _announce(offer: "Offer") -> str:
-    price = f"${offer.price:.4f} an hour ({offer.source})" if offer.price else "the price is not known"
-    what = offer.key or "the type of its template or image"
-    paused = "".join(f"; {each}" for each in offer.reasons)
-    return make_visible(f"launching one machine of {offer.pool}: {what}, {offer.market}, {price}{paused}")
-
-
 def _show_present(phase: "PhaseName", seconds: float) -> None:
     from leasehold.doctor.trial_launch import MEANINGS
 
@@ -213,15 +217,3 @@ def _sum_up(trial: "Trial") -> str:
     if trial.cost is None:
         return f"{ready}{ran}; what it cost is unknown, because no price is known"
     return f"{ready}{ran} and cost ${trial.cost:.4f} (${trial.price:.4f} an hour; EC2 bills at least 60 s)"
-
-
-def _raise_problem(trial: "Trial", *, is_interrupted: bool) -> None:
-    lines = [" → ".join(filter(None, (trial.problem, trial.remedy)))] if trial.problem else []
-    if is_interrupted:
-        state = f"{trial.instance_id} is ended" if trial.instance_id else "no machine was launched"
-        lines.append(f"interrupted by Ctrl-C{f': {state}' if trial.is_ended else ''}")
-    if not trial.is_ended:
-        name = trial.instance_id or f"a machine with the tag leasehold:launch={trial.launch_id}"
-        lines.append(f"{name} may still run: end it in EC2, or let a running stack terminate it, as it has no slot")
-    if lines:
-        raise CommandError("\n".join(map(one_line, lines)), INTERRUPTED if is_interrupted else 1)

@@ -185,7 +185,20 @@ def execute(
     from leasehold.agent.processes import notes_folder, write_note
 
     name, machine_id = _find_identity(slot, machine, state)
-    _check_lease(name, machine_id, reservation, component, timeout)
+    from leasehold.agent.machine import is_of_this_boot
+
+    with connect(timeout) as client, explaining_refusals(_STATE):
+        host = client.hosts.leases(name, machine_id)
+    if host.run is not None and not is_of_this_boot(host.run):
+        found = "another machine with the same id"
+        raise CommandError(f"--machine: expected the machine on which the agent of {name} runs, got {found}")
+    leases = host.leases
+    held = sorted(lease.component for lease in leases if lease.reservation == reservation)
+    if not held:
+        raise CommandError(f'RESERVATION: expected a reservation that is leased on {name}, got "{reservation}"')
+    if component not in held:
+        parts = " or ".join(held)
+        raise CommandError(f'--component: expected {parts}, which {reservation} has on {name}, got "{component}"')
     folder = notes_folder(state or find_state_folder(), name)
     try:
         note = write_note(folder, reservation, component, os.getpid())
@@ -197,26 +210,6 @@ def execute(
     except OSError as error:
         note.unlink(missing_ok=True)
         raise CommandError(f"the command {command[0]} cannot be started: {error.strerror}") from None
-
-
-def _check_lease(slot: str, machine: str, reservation: str, component: str, timeout: float) -> None:
-    """Raise CommandError unless `component` of `reservation` has a lease on the host `slot`, as a worker reads it from
-    the database, and the agent of the host runs on this machine, if it has one.
-    """
-    from leasehold.agent.machine import is_of_this_boot
-
-    with connect(timeout) as client, explaining_refusals(_STATE):
-        host = client.hosts.leases(slot, machine)
-    if host.run is not None and not is_of_this_boot(host.run):
-        found = "another machine with the same id"
-        raise CommandError(f"--machine: expected the machine on which the agent of {slot} runs, got {found}")
-    leases = host.leases
-    held = sorted(lease.component for lease in leases if lease.reservation == reservation)
-    if not held:
-        raise CommandError(f'RESERVATION: expected a reservation that is leased on {slot}, got "{reservation}"')
-    if component not in held:
-        parts = " or ".join(held)
-        raise CommandError(f'--component: expected {parts}, which {reservation} has on {slot}, got "{component}"')
 
 
 @group.command("register", epilog=example("leasehold host register lab-7 --pool lab --cpus 8 --label disk=ssd"))

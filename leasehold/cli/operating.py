@@ -85,32 +85,6 @@ def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
         raise CommandError(f"interrupted by Ctrl-C: slot {' '.join(slots)} {what_stays}", INTERRUPTED) from None
 
 
-def await_free(client: "Client", names: list[str], seconds: float) -> None:
-    """Wait until none of the slots `names` holds a lease. Raises CommandError if one of the slots still holds a lease
-    after `seconds`.
-    """
-    _await(_Leases(client, set(names)).describe, seconds, late="not free")
-
-
-def await_gone(client: "Client", names: list[str], machines: dict[str, int], seconds: float) -> None:
-    """Wait until the slots `names` hold no lease and their machines are gone. Raises CommandError if this takes longer
-    than `seconds`.
-
-    `machines`: slot -> the number (epoch) of its machine before the wait. A later machine of the slot is not waited
-    for.
-    """
-    leases = _Leases(client, set(names))
-
-    def describe() -> str:
-        return leases.describe() or ", ".join(
-            f"{slot.id} is {slot.state}"
-            for slot in map(client.slot, names)
-            if slot is not None and slot.state not in {"empty", "error"} and slot.epoch == machines.get(slot.id)
-        )
-
-    _await(describe, seconds, late="not drained")
-
-
 class _Leases:
     """The leases on some slots, read again and again while a command waits for their end.
 
@@ -182,7 +156,7 @@ def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: 
     with connect() as client, reports_interrupt("stays cordoned", sent):
         send_each(client.cordon, names, lambda answer: _show(answer, as_json, sent))
         if patience is not None:
-            await_free(client, names, patience)
+            _await(_Leases(client, set(names)).describe, patience, late="not free")
 
 
 @app.command(epilog=example("leasehold uncordon linux-1"))
@@ -210,7 +184,16 @@ def drain(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: A
         machines = {slot.id: slot.epoch for slot in slots if slot is not None}
         send_each(client.drain, names, lambda answer: _show(answer, as_json, sent))
         if patience is not None:
-            await_gone(client, names, machines, patience)
+            leases = _Leases(client, set(names))
+
+            def describe() -> str:
+                return leases.describe() or ", ".join(
+                    f"{slot.id} is {slot.state}"
+                    for slot in map(client.slot, names)
+                    if slot is not None and slot.state not in {"empty", "error"} and slot.epoch == machines.get(slot.id)
+                )
+
+            _await(describe, patience, late="not drained")
 
 
 @app.command(epilog=example("leasehold migrate"))

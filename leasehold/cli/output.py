@@ -110,23 +110,18 @@ def print_thing(*things: object) -> None:
         if isinstance(thing, str):
             sys.stdout.write(wrap(make_visible(thing, multiline=True), width) + "\n")
         else:
-            _print_drawn(thing, width)
+            from rich.console import Console
 
-
-def _print_drawn(thing: object, width: int | None) -> None:
-    """Print a table or another object of the library rich. A line that is longer than the terminal is not cut."""
-    from rich.console import Console
-
-    console = Console(
-        file=sys.stdout,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        width=_NO_WIDTH if width is None else width,
-        force_terminal=width is not None,
-        color_system=None if width is None else "auto",
-    )
-    console.print(thing, crop=False)
+            console = Console(
+                file=sys.stdout,
+                highlight=False,
+                markup=False,
+                emoji=False,
+                width=_NO_WIDTH if width is None else width,
+                force_terminal=width is not None,
+                color_system=None if width is None else "auto",
+            )
+            console.print(thing, crop=False)
 
 
 def repeat(show: Callable[[], None], seconds: float | None) -> None:

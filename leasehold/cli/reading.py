@@ -118,14 +118,13 @@ def _describe_lease(lease: "Placement") -> str:
     where = " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone)))
     parts = [where, "" if lease.state == "held" else lease.state]
     if lease.charged_at is not None or any(lease.cost):
-        parts += [_name_level(lease), f"used {show_levels(cost_until(lease, clock.now()))}"]
+        from scheduler.model.accounts import FREE
+
+        parts += [
+            ("free level" if lease.level == FREE else f"level {lease.level}"),
+            f"used {show_levels(cost_until(lease, clock.now()))}",
+        ]
     return ", ".join(filter(None, parts))
-
-
-def _name_level(lease: "Placement") -> str:
-    from scheduler.model.accounts import FREE
-
-    return "free level" if lease.level == FREE else f"level {lease.level}"
 
 
 @app.command(epilog=example("leasehold explain build-7", "leasehold explain build-7 --watch 5"))
@@ -148,7 +147,11 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
             lines = str(found).splitlines()
             advice = found.describe_advice() if found.phase == "pending" else []
             print_thing(*lines[: len(lines) - len(advice)])
-            _print_conditions(found)
+            unmet = [each for each in found.conditions if each.met is False and each.evidence != found.headline]
+            met = [each for each in found.conditions if each.met]
+            rows = [(each.name, "yes" if each.met else "no", each.evidence) for each in (*unmet, *met)]
+            if rows:
+                print_table(("condition", "met", "evidence"), rows, "")
             if row is None or row.phase != found.phase:
                 # The reservation left the view or changed its phase between both reads.
                 row = client.get(reservation) or next(iter(client.recall(reservation)), None)
@@ -191,17 +194,6 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
             ) from None
         print_error("no worker answered: this is the result of the last tick, without the smallest change")
         return found
-
-
-def _print_conditions(found: "Explanation") -> None:
-    """Print the conditions for a lease as a table: those that are not met, then those that are met. Conditions that do
-    not apply are missing, and so is the one that the first line has stated.
-    """
-    unmet = [each for each in found.conditions if each.met is False and each.evidence != found.headline]
-    met = [each for each in found.conditions if each.met]
-    rows = [(each.name, "yes" if each.met else "no", each.evidence) for each in (*unmet, *met)]
-    if rows:
-        print_table(("condition", "met", "evidence"), rows, "")
 
 
 def _describe_course(row: "Reservation") -> Iterator[str]:

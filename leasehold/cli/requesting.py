@@ -168,7 +168,19 @@ def reserve(
     """
     with connect(timeout) as client:
         if isinstance(items, list):
-            _reserve_many(client, items, as_json)
+            answers = client.reserve_many(items)
+            refused = [answer for answer in answers if not answer.ok]
+            for answer in answers:
+                _print_wait(answer.reservation or "", answer.waiting)
+                _print_notes(answer.notes, answer.reservation or "")
+            if as_json:
+                for answer in answers:
+                    print_json(answer)
+            else:
+                print_thing(f"{len(answers) - len(refused)} of {len(answers)} accepted")
+            if refused:
+                lines = [f"[{error.index}].{error}" for answer in refused for error in answer.errors]
+                raise CommandError("\n".join(lines), BAD_INPUT)
         else:
             row = submit(client, items)
             try:
@@ -223,22 +235,6 @@ def _print_notes(notes: "Iterable[Note]", name: str = "") -> None:
     """
     for note in notes:
         print_error(f"note: {name and f'{name}: '}{note}")
-
-
-def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) -> None:
-    answers = client.reserve_many(items)  # type: ignore[arg-type]  # checked by the intake
-    refused = [answer for answer in answers if not answer.ok]
-    for answer in answers:
-        _print_wait(answer.reservation or "", answer.waiting)
-        _print_notes(answer.notes, answer.reservation or "")
-    if as_json:
-        for answer in answers:
-            print_json(answer)
-    else:
-        print_thing(f"{len(answers) - len(refused)} of {len(answers)} accepted")
-    if refused:
-        lines = [f"[{error.index}].{error}" for answer in refused for error in answer.errors]
-        raise CommandError("\n".join(lines), BAD_INPUT)
 
 
 def describe_reservation(row: "Reservation") -> str:

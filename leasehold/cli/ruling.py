@@ -81,7 +81,7 @@ def show_rules(
     if as_json:
         print_json({"version": number, "rules": document})
         return
-    from leasehold.texts.values import format_toml
+    from leasehold.texts.change_commands import format_toml
 
     # The text is never wrapped, because a TOML string must stay on one line.
     sys.stdout.write(f"# version {number}\n{format_toml(document)}\n")

@@ -91,10 +91,18 @@ def _assess(client: "Client", probe: bool) -> "Status":
     also check the workers of each queue.
     """
     offsets = client.probe.clock_offsets()
+    from leasehold.client.discovery import find_running
+    from scheduler.protocol.masking import show_url
+
+    running = None
+    with suppress(UntrustedFolder):
+        # A folder of another user is not read: only the addresses of web pages are missing then.
+        running = find_running()
+    is_here = running is not None and running.broker_url == client.url
     found = Status(
         state="ok",
         problems=[],
-        urls=_find_urls(client.url),
+        urls={"broker": show_url(client.url), **(running.urls if running and is_here else {})},
         queues=client.probe.queue_lengths(),
         leads_now=client.probe.is_led(),
         clocks=[each._asdict() for each in offsets if abs(each.seconds) > _CLOCK_SECONDS],
@@ -111,18 +119,6 @@ def _assess(client: "Client", probe: bool) -> "Status":
     silent = client.probe.silent_queues(_CANARY_SECONDS) if probe else []
     found.problems += [f"no worker consumes the queue {queue}" for queue in silent]
     return found
-
-
-def _find_urls(broker_url: str) -> dict[str, str]:
-    from leasehold.client.discovery import find_running
-    from scheduler.protocol.masking import show_url
-
-    running = None
-    with suppress(UntrustedFolder):
-        # A folder of another user is not read: only the addresses of web pages are missing then.
-        running = find_running()
-    is_here = running is not None and running.broker_url == broker_url
-    return {"broker": show_url(broker_url), **(running.urls if running and is_here else {})}
 
 
 def _find_schema_fault() -> str | None:

@@ -121,7 +121,13 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | 
         for show in (_join, _stack):
             sizes = {index: _measure(columns[index], cells[index], show, least[index]) for index in shown}
             if sum(smallest for _, smallest in sizes.values()) <= available:
-                return _shrink(sizes, available), show is _stack
+                widths = {index: full for index, (full, _) in sizes.items()}
+                while sum(widths.values()) > available:
+                    widest = max(
+                        (index for index in widths if widths[index] > sizes[index][1]), key=lambda index: widths[index]
+                    )
+                    widths[widest] -= 1
+                return widths, show is _stack
         last = max(shown, key=lambda index: (columns[index].rank, index))
         if not columns[last].rank:
             return {index: _measure(columns[index], cells[index], _stack, least[index])[1] for index in shown}, True
@@ -142,19 +148,6 @@ def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str],
     if column.fit == "wrap":
         return full, max(_width(word) for text in texts for word in (text.split() or [""]))
     return full, full
-
-
-def _shrink(sizes: dict[int, tuple[int, int]], available: int) -> dict[int, int]:
-    """Return widths of the columns, by index, that together fit in `available` characters. The widest column that is
-    wider than its smallest width is narrowed by one character, until all columns fit.
-
-    `sizes` has the full and the smallest width of each column.
-    """
-    widths = {index: full for index, (full, _) in sizes.items()}
-    while sum(widths.values()) > available:
-        widest = max((index for index in widths if widths[index] > sizes[index][1]), key=lambda index: widths[index])
-        widths[widest] -= 1
-    return widths
 
 
 def _join(cell: Cell) -> str:

@@ -46,7 +46,10 @@ def top(
         if as_json:
             _print_documents(reader, None if once else interval)
         elif once or not sys.stdout.isatty():
-            _print_once(reader)
+            from leasehold.top.draw import draw
+
+            figures = reader.read()
+            sys.stdout.write("\n".join(draw(figures, find_width(), None)) + "\n")
         else:
             # Ctrl-C is a usual end and no error.
             with contextlib.suppress(KeyboardInterrupt):
@@ -61,13 +64,6 @@ def _print_documents(reader: "Reader", interval: float | None) -> None:
         sys.stdout.flush()
         # This pause is the interval between two refreshes.
         time.sleep(interval)
-
-
-def _print_once(reader: "Reader") -> None:
-    from leasehold.top.draw import draw
-
-    figures = reader.read()
-    sys.stdout.write("\n".join(draw(figures, find_width(), None)) + "\n")
 
 
 def _show_live(reader: "Reader", interval: float) -> None:

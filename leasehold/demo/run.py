@@ -68,7 +68,10 @@ def run_demo(
             summary = _play(stack, client, stretch, console)
             on_summary(summary)
             if stay:
-                _stay(stack, console)
+                console.print("The stack stays up until Ctrl-C.")
+                _print_address(stack, console)
+                with suppress(KeyboardInterrupt):
+                    Event().wait()
         console.print("Everything is stopped.")
     return summary
 
@@ -77,14 +80,6 @@ def _print_address(stack: Stack, console: Console) -> None:
     url = stack.console_url
     line = "The console is not installed: pip install 'leasehold[server,console]'"
     console.print(line if url is None else f"The console: {url}", highlight=False, markup=False)
-
-
-def _stay(stack: Stack, console: Console) -> None:
-    """Print the console's address, and keep the stack up until Ctrl-C."""
-    console.print("The stack stays up until Ctrl-C.")
-    _print_address(stack, console)
-    with suppress(KeyboardInterrupt):
-        Event().wait()
 
 
 def _print_progress(console: Console, name: str, state: str) -> None:
@@ -110,7 +105,15 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
             while not holders.is_done:
                 holders.step()
                 show_now()
-            _await_empty(client, holders, show_now)
+            seen: tuple[str, ...] = ()
+            until = 0.0
+            while left := tuple(f"{slot.id} ({slot.state})" for slot in client.slots() if slot.state != "empty"):
+                if left != seen:
+                    seen, until = left, monotonic() + LET_GO_SECONDS
+                elif monotonic() > until:
+                    fleet = f"the fleet did not change for {LET_GO_SECONDS:.0f} s after the last job: {', '.join(left)}"
+                    raise DemoError("; ".join([fleet, *holders.progress.errors]))
+                show_now()
     finally:
         holders.close()
         broker.close()
@@ -118,21 +121,6 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
         raise DemoError("the demo plays on the EC2 emulator only: unset LEASEHOLD_AWS__… and AWS_… and try again")
     with closing(stack.open_store()) as store:
         return summarise(holders.progress, stretch, store, stack.read_emulator, monotonic() - began)
-
-
-def _await_empty(client: Client, holders: Holders, show_now: Callable[[], None]) -> None:
-    """Wait until the scheduler has terminated all machines, and call `show_now` repeatedly meanwhile. The time limit
-    starts again with each change of a slot. Raises DemoError at the time limit.
-    """
-    seen: tuple[str, ...] = ()
-    until = 0.0
-    while left := tuple(f"{slot.id} ({slot.state})" for slot in client.slots() if slot.state != "empty"):
-        if left != seen:
-            seen, until = left, monotonic() + LET_GO_SECONDS
-        elif monotonic() > until:
-            fleet = f"the fleet did not change for {LET_GO_SECONDS:.0f} s after the last job: {', '.join(left)}"
-            raise DemoError("; ".join([fleet, *holders.progress.errors]))
-        show_now()
 
 
 @contextmanager

@@ -129,7 +129,13 @@ def draw(
     jobs.add_row("jobs", ProgressBar(total, done, width=40), f"{done} of {total} done")
     jobs.add_row("", f"[yellow]{waiting} waiting[/]  [green]{running} running[/]", f"{now:.0f} s")
     lengths = "  ".join(f"{name} {length}" for name, length in queues.items())
-    return Group(jobs, _draw_slots(slots, progress), Text(f"queues: {lengths}", style="bright_black"))
+    held = Counter(progress.slots[name] for name in progress.leased if name not in progress.released)
+    table = Table("slot", "state", "type", "instance", "leases", box=None, header_style="bold")
+    for slot in slots:
+        colour = COLOURS.get(slot.state, "white")
+        cells = (slot.instance_type or slot.offering or "", slot.instance_id or "", "■" * min(held[slot.id], 24))
+        table.add_row(slot.id, Text(slot.state, style=colour), *cells)
+    return Group(jobs, table, Text(f"queues: {lengths}", style="bright_black"))
 
 
 def describe(progress: Progress, slots: tuple[Slot, ...], now: float) -> str:
@@ -147,21 +153,13 @@ def _count(progress: Progress) -> tuple[int, int]:
     return len(progress.submitted) - len(progress.leased), len(progress.leased) - len(progress.released)
 
 
-def _draw_slots(slots: tuple[Slot, ...], progress: Progress) -> RenderableType:
-    held = Counter(progress.slots[name] for name in progress.leased if name not in progress.released)
-    table = Table("slot", "state", "type", "instance", "leases", box=None, header_style="bold")
-    for slot in slots:
-        colour = COLOURS.get(slot.state, "white")
-        cells = (slot.instance_type or slot.offering or "", slot.instance_id or "", "■" * min(held[slot.id], 24))
-        table.add_row(slot.id, Text(slot.state, style=colour), *cells)
-    return table
-
-
 def tabulate(summary: Summary) -> Table:
     """Return the summary of the demo as a table of names and values."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     calls = ", ".join(f"{count} {action}" for action, count in summary.ec2_calls.items())
     types = ", ".join(f"{count} {name}" for name, count in summary.machines_by_type.items())
+    uses = {kind: seconds for kind, seconds in summary.costs.seconds_by_kind.items() if seconds}
+    shares = ", ".join(f"{kind} {seconds / summary.costs.seconds:.0%}" for kind, seconds in uses.items())
     rows = {
         "jobs served": f"{summary.served} of {summary.jobs}",
         "played in": f"{summary.seconds:.1f} s, {summary.speed:.0f} times as fast as the log",
@@ -170,7 +168,10 @@ def tabulate(summary: Summary) -> Table:
         ),
         "machines launched": f"{summary.launches} ({types})" if types else f"{summary.launches}",
         "machines let go": f"{summary.let_go}, {summary.left} left",
-        "costs": _describe_costs(summary.costs),
+        "costs": (
+            f"${summary.costs.dollars:.4f} for {summary.costs.seconds:.0f} s of machines"
+            + (f" ({shares})" if shares else "")
+        ),
         "EC2 calls": calls,
         "holders, SQL and EC2": "agree" if not summary.differences else "; ".join(summary.differences),
     }
@@ -179,12 +180,3 @@ def tabulate(summary: Summary) -> Table:
     for name, value in rows.items():
         table.add_row(name, escape(value))
     return table
-
-
-def _describe_costs(costs: CostSum) -> str:
-    """Return as text what the machines have cost in the real time of the demo, and the share of the time of machines
-    for each kind of use.
-    """
-    uses = {kind: seconds for kind, seconds in costs.seconds_by_kind.items() if seconds}
-    shares = ", ".join(f"{kind} {seconds / costs.seconds:.0%}" for kind, seconds in uses.items())
-    return f"${costs.dollars:.4f} for {costs.seconds:.0f} s of machines" + (f" ({shares})" if shares else "")

@@ -88,7 +88,8 @@ def draw(runs: Sequence[Run], title: str, path: Path) -> None:
 def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> None:
     queue, slots, share, waits = panels
     picture = run.picture
-    queue.plot(*_list_peaks(picture.waiting_jobs, unit), label=run.label, **style)
+    middles, parts = _cut(picture.waiting_jobs.peaks, picture.waiting_jobs.width / unit, POINTS)
+    queue.plot(*(middles, [max(part) for part in parts]), label=run.label, **style)
     slots.plot(*_list_means(picture.machines, unit), **style)
     times, leased = _list_means(picture.leased, unit)
     _, present = _list_means(picture.present, unit)
@@ -98,14 +99,6 @@ def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> 
     waits.step(
         [max(1.0, each) for each in picture.waits], [(n + 1) / count for n in range(count)], where="post", **style
     )
-
-
-def _list_peaks(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
-    """Cut `curve` into at most POINTS parts of equal duration, and return the middle of each part, in units of `unit`
-    seconds, and the maximum in each part. The mean over a day would hide a queue of minutes.
-    """
-    middles, parts = _cut(curve.peaks, curve.width / unit, POINTS)
-    return middles, [max(part) for part in parts]
 
 
 def _list_means(curve: Curve, unit: float) -> tuple[list[float], list[float]]:

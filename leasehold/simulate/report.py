@@ -143,7 +143,12 @@ def describe_trace(runs: Sequence[Run], workload: Workload, *, compared: bool) -
     whether the runs differ in their settings.
     """
     parts = [
-        _describe_run(run.label or "this simulation", run.timeline, _list_figures(run), len(runs))
+        _describe_run(
+            run.label or "this simulation",
+            run.timeline,
+            [_figure(name, show(run.summary), attrgetter(_find_field(name))(run.summary)) for name, show in ROWS],
+            len(runs),
+        )
         for run in runs
         if run.timeline is not None
     ]
@@ -160,7 +165,28 @@ def describe_scenario(name: str, runner: Runner) -> Document:
     """Return the document of the page for the simulation of a scenario that has ended and recorded its timeline."""
     timeline = runner.finish_timeline()
     assert timeline is not None, "the runner was made with records=True"  # noqa: S101
-    part = _describe_run("this simulation", timeline, _list_scenario_figures(timeline, runner.ticks), 1)
+    spread, events, phases = timeline.waits.spread, timeline.events, timeline.phases
+    count: Callable[[str, int], Document] = lambda name, value: _figure(name, f"{value:,}", value)  # noqa: E731
+    seconds: Callable[[str, float], Document] = lambda name, value: _figure(name, show_seconds(value), value)  # noqa: E731
+    hours = timeline.machine_seconds / HOUR
+    part = _describe_run(
+        "this simulation",
+        timeline,
+        [
+            count("submitted", events.get("reservation_submitted", 0)),
+            count("leased", timeline.waits.count),
+            *(count(phase, phases[phase]) for phase in sorted(ENDED) if phase in phases),
+            count("still waiting", timeline.still_waiting),
+            *(seconds(f"wait {part}", getattr(spread, part)) for part in Spread.__struct_fields__),
+            _figure("utilisation", f"{timeline.utilisation:.1%}", timeline.utilisation),
+            _figure("instance hours", f"{hours:,.2f}", hours),
+            _figure("cost", f"{timeline.cost:,.2f}", timeline.cost),
+            count("launches", events.get("slot_launching", 0)),
+            count("interruptions", events.get("slot_interrupted", 0)),
+            count("ticks", runner.ticks),
+        ],
+        1,
+    )
     part["utilisation"] = _divide(timeline.curves["load"], timeline.curves["machines"], part["points"], timeline.end)
     return _finish(_show(name), f"A scenario of {show_seconds(timeline.end)}", [], [part], [timeline])
 
@@ -287,35 +313,11 @@ def _divide(part: Curve, whole: Curve, points: int, end: float) -> Document:
     return {**parts, "means": [_round(min(some / all_, 1.0)) if all_ else None for some, all_ in pairs]}
 
 
-def _list_figures(run: Run) -> list[Document]:
-    return [_figure(name, show(run.summary), attrgetter(_find_field(name))(run.summary)) for name, show in ROWS]
-
-
 def _find_field(name: str) -> str:
     first, _, part = name.partition(" ")
     if part in Spread.__struct_fields__:
         return f"{first}.{part}"
     return "wall_seconds" if name == "wall clock" else name.replace(" ", "_")
-
-
-def _list_scenario_figures(timeline: Timeline, ticks: int) -> list[Document]:
-    spread, events, phases = timeline.waits.spread, timeline.events, timeline.phases
-    count: Callable[[str, int], Document] = lambda name, value: _figure(name, f"{value:,}", value)  # noqa: E731
-    seconds: Callable[[str, float], Document] = lambda name, value: _figure(name, show_seconds(value), value)  # noqa: E731
-    hours = timeline.machine_seconds / HOUR
-    return [
-        count("submitted", events.get("reservation_submitted", 0)),
-        count("leased", timeline.waits.count),
-        *(count(phase, phases[phase]) for phase in sorted(ENDED) if phase in phases),
-        count("still waiting", timeline.still_waiting),
-        *(seconds(f"wait {part}", getattr(spread, part)) for part in Spread.__struct_fields__),
-        _figure("utilisation", f"{timeline.utilisation:.1%}", timeline.utilisation),
-        _figure("instance hours", f"{hours:,.2f}", hours),
-        _figure("cost", f"{timeline.cost:,.2f}", timeline.cost),
-        count("launches", events.get("slot_launching", 0)),
-        count("interruptions", events.get("slot_interrupted", 0)),
-        count("ticks", ticks),
-    ]
 
 
 def _figure(name: str, text: str, value: float) -> Document:

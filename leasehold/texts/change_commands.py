@@ -1,5 +1,5 @@
 """The smallest change that would end a wait, and its reverse, as commands to type (docs/reference/protocol.md,
-"explain").
+"explain"); and tables as TOML, for example the rules in force.
 """
 
 import shlex
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from leasehold.client.models import SmallestChange
-from leasehold.texts.values import format_pairs
+from workers.config_template import format_value
 
 _OPTIONS: Final = {"max_fanout": "--max-fanout", "balance": "--balance", "charge_rate": "--charge-rate"}
 
@@ -72,3 +72,33 @@ def _list_options(fields: Mapping[str, Any]) -> Iterator[str]:
 def _show(number: float) -> str:
     """Return a number with all its digits: a command must restore exactly the former value."""
     return f"{number:.15g}"
+
+
+def format_toml(document: Mapping[str, Any]) -> str:
+    """Return `document` as TOML text: plain values first, then the tables."""
+    return "\n".join(_format_table(document, ())).strip()
+
+
+def format_pairs(document: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield `KEY=VALUE` for each value of `document`, with dotted keys: `pools.linux.max_slots=5`."""
+    for key, value in document.items():
+        own = f"{path}{_quote(key)}"
+        if isinstance(value, Mapping) and value:
+            yield from format_pairs(value, f"{own}.")
+        else:
+            yield f"{own}={format_value(value)}"
+
+
+def _format_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    plain = {key: value for key, value in table.items() if key not in inner}
+    if path and (plain or not inner):
+        yield f"\n[{'.'.join(path)}]"
+    for key, value in plain.items():
+        yield f"{_quote(key)} = {format_value(value)}"
+    for key, value in inner.items():
+        yield from _format_table(value, (*path, _quote(key)))
+
+
+def _quote(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else format_value(key)

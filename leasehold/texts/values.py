@@ -1,10 +1,8 @@
-"""Times, durations and amounts as texts for people, the colours of states, and tables as TOML."""
+"""Times, durations and amounts as texts for people, and the colours of states."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
-
-from workers.config_template import format_value
+from typing import Final
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -60,33 +58,3 @@ def show_levels(amounts: Iterable[float]) -> str:
 def find_style(state: str) -> str:
     """Return the colour for a cell with this phase or state; "" for another text."""
     return _STYLES.get(state.partition(" ")[0], "")
-
-
-def format_toml(document: Mapping[str, Any]) -> str:
-    """Return `document` as TOML text: plain values first, then the tables."""
-    return "\n".join(_format_table(document, ())).strip()
-
-
-def format_pairs(document: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield `KEY=VALUE` for each value of `document`, with dotted keys: `pools.linux.max_slots=5`."""
-    for key, value in document.items():
-        own = f"{path}{_quote(key)}"
-        if isinstance(value, Mapping) and value:
-            yield from format_pairs(value, f"{own}.")
-        else:
-            yield f"{own}={format_value(value)}"
-
-
-def _format_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    plain = {key: value for key, value in table.items() if key not in inner}
-    if path and (plain or not inner):
-        yield f"\n[{'.'.join(path)}]"
-    for key, value in plain.items():
-        yield f"{_quote(key)} = {format_value(value)}"
-    for key, value in inner.items():
-        yield from _format_table(value, (*path, _quote(key)))
-
-
-def _quote(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else format_value(key)

@@ -68,21 +68,18 @@ class SimulatedMarket(MarketSource):
         """
         total, at = 0.0, begin
         while at < end:
-            price, following = self.find_price(kind, market, at), min(end, self._find_next_change(kind, market, at))
+            steps, step = self._steps.get((kind, market), []), self.document.step
+            begun = bisect_right(steps, (at, inf))
+            first = steps[begun][0] if begun < len(steps) else inf
+            price, following = (
+                self.find_price(kind, market, at),
+                min(end, (first if begun or market == "on-demand" else min(first, (at // step + 1) * step))),
+            )
             if price is None:
                 return None
             total += price * (following - at) / HOUR
             at = following
         return total
-
-    def _find_next_change(self, kind: str, market: str, now: float) -> float:
-        """Return the time of the next possible change of the price of the instance type `kind`; infinity if there is
-        none.
-        """
-        steps, step = self._steps.get((kind, market), []), self.document.step
-        begun = bisect_right(steps, (now, inf))
-        first = steps[begun][0] if begun < len(steps) else inf
-        return first if begun or market == "on-demand" else min(first, (now // step + 1) * step)
 
     def is_short(self, kind: str, market: str, now: float) -> bool:
         """Return whether EC2 has no machines of the instance type `kind` in this market at `now`."""

@@ -279,15 +279,12 @@ class RunMetrics:
         if row.phase == "leased":
             self._first_lease.setdefault(row.id, row.leased_at if row.leased_at is not None else self._now)
         elif row.finished_at is not None:
-            self._note_end(row, row.finished_at)
-
-    def _note_end(self, row: Reservation, finished_at: float) -> None:
-        begun = self._first_lease.pop(row.id, finished_at)
-        turnaround, run = finished_at - row.created_at, row.request.runtime or 0.0
-        self._waits.append(begun - row.created_at)
-        self._turnarounds.append(turnaround)
-        self._slowdowns.append(max(1.0, turnaround / max(run, SHORT_RUN)))
-        self.ended_at = max(self.ended_at, finished_at)
+            begun = self._first_lease.pop(row.id, row.finished_at)
+            turnaround, run = row.finished_at - row.created_at, row.request.runtime or 0.0
+            self._waits.append(begun - row.created_at)
+            self._turnarounds.append(turnaround)
+            self._slowdowns.append(max(1.0, turnaround / max(run, SHORT_RUN)))
+            self.ended_at = max(self.ended_at, row.finished_at)
 
     def note_slot(self, slot: Slot | None, name: str) -> None:
         """Update the metrics after the slot with the id `name` changed; `slot` is None if the slot was deleted."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from scheduler.model.accounts import PAID, Account
+from scheduler.model.accounts import PAID
 from scheduler.model.decisions import Claim, describe_decision
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
@@ -293,7 +293,20 @@ class Runner:
         state = {
             "slots": [_describe_slot(slot, leases.get((slot.id, slot.epoch), ()), now) for slot in slots],
             "reservations": [_describe_reservation(row) for row in reservations],
-            "accounts": [_describe_account(row) for row in store.find_accounts() if not row.forgotten],
+            "accounts": [
+                {
+                    "id": row.id,
+                    "balance": list(row.balance),
+                    "charge_rate": list(row.charge_rate),
+                    "max_charge_seconds": row.max_charge_seconds,
+                    "max_fanout": row.max_fanout,
+                    "per_label_task_limits": row.per_label_task_limits,
+                    "disable_free_tasks": row.disable_free_tasks,
+                    "description": row.description,
+                }
+                for row in store.find_accounts()
+                if not row.forgotten
+            ],
         }
         if self._bill is not None:
             state["bill"] = list(map(msgspec.to_builtins, self._bill.list_lines()))
@@ -325,20 +338,6 @@ def _remove(work: UnitOfWork, name: str) -> None:
     if slot is not None:
         work.delete(slot)
         work.add_event(Event(at=work.now, name="slot_removed", cause="operator", slot=name))
-
-
-def _describe_account(account: Account) -> Line:
-    """Return the line of an account in the final state: its balance as of its last charge, and its settings."""
-    return {
-        "id": account.id,
-        "balance": list(account.balance),
-        "charge_rate": list(account.charge_rate),
-        "max_charge_seconds": account.max_charge_seconds,
-        "max_fanout": account.max_fanout,
-        "per_label_task_limits": account.per_label_task_limits,
-        "disable_free_tasks": account.disable_free_tasks,
-        "description": account.description,
-    }
 
 
 def _describe_lease(owner: str, lease: Lease) -> Line:
@@ -497,7 +496,10 @@ def _describe_state(state: dict[str, Any], at: float) -> Iterator[str]:
     yield from _describe_table(("RESERVATION", "PHASE", "SLOTS"), rows)
     if state.get("bill"):
         yield ""
-        bill = [(each["pool"], each["offering"], each["market"], *_show_bill(each)) for each in state["bill"]]
+        bill = [
+            (each["pool"], each["offering"], each["market"], *(f"{each['hours']:.2f}", f"{each['dollars']:.4f}"))
+            for each in state["bill"]
+        ]
         yield from _describe_table(("POOL", "OFFERING", "MARKET", "HOURS", "DOLLARS"), bill)
     if state["accounts"]:
         yield ""
@@ -510,10 +512,6 @@ def _describe_printed_lease(lease: dict[str, Any]) -> str:
     """Return a text about this lease: its reservation, and its level if it is a paid level."""
     level = f" (level {lease['level']})" if lease["level"] in PAID else ""
     return f"{lease['reservation']}{level}"
-
-
-def _show_bill(line: dict[str, Any]) -> tuple[str, str]:
-    return f"{line['hours']:.2f}", f"{line['dollars']:.4f}"
 
 
 def _describe_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

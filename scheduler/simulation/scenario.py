@@ -397,38 +397,35 @@ def read_scenario(document: object) -> Scenario:
     one line.
     """
     try:
-        return _read_scenario(document)
+        top = read_document(_TopDocument, document)
+        rules = read_rules(top.config, "config")
+        reader = StepReader(rules, top.config)
+        reservations = tuple(
+            read_document(ReservationRecord, each, f"reservations[{index}]")
+            for index, each in enumerate(top.reservations)
+        )
+        reader.declare(reservations)
+        slots = tuple(reader.read_slot(each, f"slots[{index}]") for index, each in enumerate(top.slots))
+        timeline = tuple(reader.read_step(each, f"timeline[{index}]") for index, each in enumerate(top.timeline))
+        if top.tick_every == 0:
+            raise fault("tick_every", "a duration > 0", 0)
+        return Scenario(
+            name=top.name,
+            config=top.config,
+            rules=rules,
+            cloud=read_simulated_cloud(top.cloud, rules),
+            slots=slots,
+            reservations=reservations,
+            holds=tuple(reader.read_hold(each, f"holds[{index}]") for index, each in enumerate(top.holds)),
+            timeline=timeline,
+            tick_every=top.tick_every,
+            kicks=top.kicks,
+            wakes=top.wakes,
+            until=top.until,
+            starts_at=top.starts_at,
+        )
     except InvalidInputError as error:
         raise InvalidInputError(error.faults[:1]) from None
-
-
-def _read_scenario(document: object) -> Scenario:
-    top = read_document(_TopDocument, document)
-    rules = read_rules(top.config, "config")
-    reader = StepReader(rules, top.config)
-    reservations = tuple(
-        read_document(ReservationRecord, each, f"reservations[{index}]") for index, each in enumerate(top.reservations)
-    )
-    reader.declare(reservations)
-    slots = tuple(reader.read_slot(each, f"slots[{index}]") for index, each in enumerate(top.slots))
-    timeline = tuple(reader.read_step(each, f"timeline[{index}]") for index, each in enumerate(top.timeline))
-    if top.tick_every == 0:
-        raise fault("tick_every", "a duration > 0", 0)
-    return Scenario(
-        name=top.name,
-        config=top.config,
-        rules=rules,
-        cloud=read_simulated_cloud(top.cloud, rules),
-        slots=slots,
-        reservations=reservations,
-        holds=tuple(reader.read_hold(each, f"holds[{index}]") for index, each in enumerate(top.holds)),
-        timeline=timeline,
-        tick_every=top.tick_every,
-        kicks=top.kicks,
-        wakes=top.wakes,
-        until=top.until,
-        starts_at=top.starts_at,
-    )
 
 
 class StepReader:

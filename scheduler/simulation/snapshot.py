@@ -8,7 +8,7 @@ import msgspec
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.lives import find_drift
 from scheduler.model.pools import Pool
-from scheduler.model.reservations import Lease, PublicRequest, Reservation, is_over
+from scheduler.model.reservations import PublicRequest, Reservation, is_over
 from scheduler.model.rules import AccountKeys, Rules
 from scheduler.model.slot_records import describe_slot_record
 from scheduler.model.slots import Slot, slot_order
@@ -45,7 +45,12 @@ def make_snapshot(
     view = View(rows)
     live = sorted((each for each in view.reservations.values() if not is_over(each)), key=lambda each: each.sequence)
     pools = list(rules.pools)
-    slots = [each for each in view.slots.values() if each.pool in rules.pools and _has_facts(each, rules)]
+    slots = [
+        each
+        for each in view.slots.values()
+        if each.pool in rules.pools
+        and (each.state != "empty" or each.cordoned or not rules.pools[each.pool].is_elastic)
+    ]
     slots.sort(key=lambda each: (pools.index(each.pool), slot_order(each.id)))
     holds = [each for each in view.holds.values() if each.pool in {*pools, "*"}]
     is_dated = any(pool.schedules for pool in rules.pools.values()) or any(
@@ -65,10 +70,6 @@ def make_snapshot(
     }
 
 
-def _has_facts(slot: Slot, rules: Rules) -> bool:
-    return slot.state != "empty" or slot.cordoned or not rules.pools[slot.pool].is_elastic
-
-
 def _without_unseen(document: Mapping[str, Any]) -> dict[str, Any]:
     pools = document.get("pools", {})
     seen = {name: {key: each[key] for key in each if key not in _UNSEEN} for name, each in pools.items()}
@@ -83,7 +84,13 @@ def _describe_slot(view: View, slot: Slot, pool: Pool, now: float) -> dict[str, 
     record = describe_slot_record(slot, view.leases_of(slot.id))
     for lease, (_, known) in zip(record["leases"], _present(view, slot), strict=True):
         lease["resources"] = known.resources
-        lease.update(_describe_quota(known, now))
+        state: dict[str, Any] = {}
+        if known.state != "held":
+            state = {"state": known.state, "revoke_by": _since(known.revoke_by, now)}
+        if known.revoke_reason is not None:
+            state["revoke_reason"] = known.revoke_reason
+        cost = list(settle(known, now).cost)
+        lease.update({"level": known.level, "cost": cost, "assigned_at": _since(known.assigned_at, now), **state})
         lease.update({"cores": known.cores} if known.cores is not None else {})
     record |= {name: value for name in _OF_MACHINES if (value := getattr(slot, name)) is not None}
     for name in ("since", "idle_since"):
@@ -92,19 +99,6 @@ def _describe_slot(view: View, slot: Slot, pool: Pool, now: float) -> dict[str, 
     if find_drift(slot, pool.launch_digest):
         record["drifted"] = True
     return record | {name: _field(slot, name, now) for name in SLOT_HISTORY}
-
-
-def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
-    """Return the fields of a lease's record that concern accounts: level, cost and start. If the lease is being revoked
-    or is a claim, also return its state and the deadline of the revoke (`revoke_by`).
-    """
-    state: dict[str, Any] = {}
-    if lease.state != "held":
-        state = {"state": lease.state, "revoke_by": _since(lease.revoke_by, now)}
-    if lease.revoke_reason is not None:
-        state["revoke_reason"] = lease.revoke_reason
-    cost = list(settle(lease, now).cost)
-    return {"level": lease.level, "cost": cost, "assigned_at": _since(lease.assigned_at, now), **state}
 
 
 def _describe_accounts(view: View, rules: Rules, now: float) -> dict[str, Any]:

@@ -433,11 +433,17 @@ class TimelineRecorder:
         longest = list(self._longest)
         for row in self._waiting.values():
             _keep(longest, self._describe_wait(row, None))
+        ordered = sorted(self._waits)
+        count, ends = len(ordered), [0, *(bisect_right(ordered, bound) for bound in BOUNDS)]
+        chosen = (
+            sorted({0, *(round(number * (count - 1) / (_POINTS - 1)) for number in range(_POINTS))}) if count else []
+        )
+        points = tuple((ordered[index], (index + 1) / count) for index in chosen)
         return Timeline(
             end=self._now,
             curves={name: each.finish() for name, each in self._recorders.items()},
             lanes=self._lanes.finish(self._now, list(self._cluster.ports.rules().pools)),
-            waits=_sum_up(sorted(self._waits)),
+            waits=Waits(count, spread(ordered), tuple(end - begin for begin, end in pairwise(ends)), points),
             longest=tuple(sorted(longest, reverse=True)),
             still_waiting=len(self._waiting),
             utilisation=self._load_seconds / self._machine_seconds if self._machine_seconds else 0.0,
@@ -446,14 +452,6 @@ class TimelineRecorder:
             events=dict(self._events),
             phases=dict(self._ended + Counter(self._phases.values())),
         )
-
-
-def _sum_up(ordered: list[float]) -> Waits:
-    """Return the distribution of these sorted waits."""
-    count, ends = len(ordered), [0, *(bisect_right(ordered, bound) for bound in BOUNDS)]
-    chosen = sorted({0, *(round(number * (count - 1) / (_POINTS - 1)) for number in range(_POINTS))}) if count else []
-    points = tuple((ordered[index], (index + 1) / count) for index in chosen)
-    return Waits(count, spread(ordered), tuple(end - begin for begin, end in pairwise(ends)), points)
 
 
 def _has_machine(slot: Slot | None) -> bool:

@@ -117,11 +117,8 @@ class TracePlay:
         self._prunes = 0
         self._wall_seconds = 0.0
         self._recorder = TimelineRecorder(self.cluster) if records else None
-        self._put_hosts(fleet)
-        self._process_events()
-
-    def _put_hosts(self, fleet: Fleet) -> None:
-        """Create the slots of the fleet's static hosts without a heartbeat, so that no host ever counts as silent."""
+        # Create the slots of the fleet's static hosts without a heartbeat, so that no host ever counts as
+        # silent.
         hosts = fleet.list_hosts()
         for host in hosts:
             put_slot(self.cluster, host)
@@ -131,6 +128,7 @@ class TracePlay:
                 work.put(msgspec.structs.replace(slot, last_seen=None))
 
         self.cluster.change(forget_heartbeats, lambda work: work.load(slots=[host.id for host in hosts]))
+        self._process_events()
 
     @property
     def finished(self) -> int:
@@ -157,22 +155,18 @@ class TracePlay:
         try:
             with PausedGC():
                 while self._metrics.finished < len(self._workload.jobs):
-                    self._play_instant(self._next_instant())
+                    found = min(self._next[0] if self._next else inf, self._loop.next_instant())
+                    if found >= FOREVER:
+                        row = next(iter(self.cluster.store.find_reservations(phases=["pending", "leased"], limit=1)))
+                        waits = self.cluster.ports.view_cache.read_report().get("waiting", {}).get(row.id, [row.phase])
+                        reason = ", ".join(waits)
+                        raise fault(
+                            "config", "a fleet that serves every job of the trace", f"{row.id} waits for ever: {reason}"
+                        )
+                    self._play_instant(found)
                     on_progress()
         finally:
             self._wall_seconds += monotonic() - began
-
-    def _next_instant(self) -> float:
-        """Return the virtual time of the next submit, callback or scheduled tick. Raises InvalidInputError if there is
-        none although jobs wait.
-        """
-        found = min(self._next[0] if self._next else inf, self._loop.next_instant())
-        if found >= FOREVER:
-            row = next(iter(self.cluster.store.find_reservations(phases=["pending", "leased"], limit=1)))
-            waits = self.cluster.ports.view_cache.read_report().get("waiting", {}).get(row.id, [row.phase])
-            reason = ", ".join(waits)
-            raise fault("config", "a fleet that serves every job of the trace", f"{row.id} waits for ever: {reason}")
-        return found
 
     def _play_instant(self, now: float) -> None:
         self.cluster.event_queue.now = now
@@ -192,17 +186,11 @@ class TracePlay:
         refreshes = market.refreshes if market is not None else 0
         self._setbacks.note_ticks(self._loop.ticks + refreshes, all_wait=self._metrics.all_wait)
         if len(self.cluster.store.events) >= ENDED_KEPT:
-            self._prune()
-
-    def _prune(self) -> None:
-        """Delete events and ended rows, which the metrics have counted already. Then collect garbage: among all objects
-        after each PRUNES_A_FULL_COLLECTION calls, else among young objects only.
-        """
-        store = self.cluster.store
-        store.prune(events_before=inf, requests_before=inf, ended_before=inf)
-        self._seen = len(store.events)
-        self._prunes += 1
-        gc.collect(1 if self._prunes % PRUNES_A_FULL_COLLECTION else 2)
+            store = self.cluster.store
+            store.prune(events_before=inf, requests_before=inf, ended_before=inf)
+            self._seen = len(store.events)
+            self._prunes += 1
+            gc.collect(1 if self._prunes % PRUNES_A_FULL_COLLECTION else 2)
 
     def _process_events(self) -> bool:
         """Pass the events that the store has recorded since the last call to the simulated holders of leases, to the

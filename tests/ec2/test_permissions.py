@@ -10,7 +10,7 @@ import pytest
 
 from leasehold.doctor.cloud import look_at_cloud
 from leasehold.doctor.findings import Finding
-from leasehold.texts.values import format_toml
+from leasehold.texts.change_commands import format_toml
 from scheduler.model.rules import Rules
 from scheduler.ports import BatchOrder, CloudError
 from tests.ec2.conftest import IMAGE, REGION, Emulator, an_order, some_rules

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasehold import Client
-from leasehold.texts.values import format_toml
+from leasehold.texts.change_commands import format_toml
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE

@@ -13,7 +13,7 @@ import boto3
 import msgspec
 import pytest
 
-from leasehold.texts.values import format_toml
+from leasehold.texts.change_commands import format_toml
 from scheduler.protocol.clock import read_offsets
 from scheduler.store.migrating import migrate
 from testbed.processes import wait_for
