@@ -22,8 +22,8 @@ from leasehold.api.streams import Streams
 from leasehold.errors import Fault, LeaseholdError, Refused
 from leasehold.web import problems
 from leasehold.web.backend import Backend
+from leasehold.web.entrance import BodyTooLargeError
 from leasehold.web.problems import describe_error, make_problem
-from leasehold.web.security import BodyTooLargeError
 from scheduler.model.faults import InvalidInputError
 from scheduler.protocol.http_routes import API, LISTS, ROUTES, TIME_HEADER
 

@@ -19,9 +19,9 @@ from leasehold.api.queries import Query
 from leasehold.api.service import Service, check_right, find_caller, read_body, respond
 from leasehold.errors import LeaseholdError, Overloaded
 from leasehold.web.caller import Caller
-from leasehold.web.places import Places
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
+from leasehold.web.server_sent import Places
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.model.validation import MOST_NAME, is_whole_text
 from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, quote_id

@@ -19,7 +19,7 @@ from leasehold.client.models import list_phases
 from leasehold.client.ports import Joined
 from leasehold.client.view_reader import join_machines
 from leasehold.web.feed import Changed
-from leasehold.web.reservation_match import ReservationMatch
+from leasehold.web.followed_view import ReservationMatch
 from scheduler.model.accounts import Account
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot

@@ -10,9 +10,8 @@ from starlette.responses import Response
 from leasehold.api.lists import join_row, write_account, write_joined, write_slot
 from leasehold.api.queries import MOST_NUMBER, Query, make_cursor, make_page
 from leasehold.api.service import Service, check_right, find_caller, respond
-from leasehold.web.event_tail import write_event
 from leasehold.web.feed import Changed, Feed
-from leasehold.web.server_sent import EventStream, encode_event
+from leasehold.web.server_sent import EventStream, encode_event, write_event
 from scheduler.model.events import EVENT_NAMES, Event
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.ports import EventFilter

@@ -1,7 +1,13 @@
-"""The form of a page of the console, and what every page uses: templates, links, forms and fragments."""
+"""The form of a page of the console, and what every page uses: templates, links, forms and fragments.
+
+Changes that a page requests go to a worker as requests, like those of a producer, and their outcome is shown as a
+sentence. The report of the last tick (why each reservation waits) is read at most once in KEPT_SECONDS, because it
+lists the whole queue.
+"""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, wraps
@@ -10,16 +16,24 @@ from urllib.parse import parse_qs
 
 import jinja2
 from markupsafe import Markup, escape
+from msgspec import structs
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from leasehold.errors import Fault, Refused
+from leasehold.client.async_client import AsyncClient
+from leasehold.client.models import Answer
+from leasehold.errors import Fault, LeaseholdError, NotAnswered, Refused
+from leasehold.texts.event_sentences import describe_event, name_source
 from leasehold.texts.values import format_amount
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
+from leasehold.web.feed import Feed
+from leasehold.web.server_sent import EventStream
+from scheduler.model.events import Event
 from scheduler.protocol.visible import escape_json, make_visible
 
 _ENVIRONMENT: Final = jinja2.Environment(
@@ -240,3 +254,172 @@ _ENVIRONMENT.filters |= {
     "embed_json": embed_json,
     "zip": zip,
 }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one change. `about`: the id of the object to change. `ok`: whether the change was carried out.
+    `text`: the outcome as a sentence for people.
+    """
+
+    about: str
+    ok: bool
+    text: str
+
+
+async def change(
+    request: Request,
+    verb: str,
+    about: str,
+    act: Callable[[AsyncClient], Awaitable[object]],
+    describe: Callable[[Answer], str] | None = None,
+) -> Outcome:
+    """Request one change from a worker for the caller of an HTTP request, write it to the log, and return the outcome.
+    `verb`, `about`: the name of the requested change and the id of the object to change.
+
+    `act` sends the request by the client that it gets, which acts as the caller. `describe` makes the text of the
+    outcome from a worker's answer; None: the text names the new state. A refusal, or an answer that did not come, is
+    returned as an outcome and not raised: a page may change several rows by one call each, and a refused change must
+    not hide the outcomes of the other changes.
+    """
+    services, sender = backend(request), caller(request)
+    refusal = sender.find_refusal(verb)
+    if refusal is not None:
+        return Outcome(about, ok=False, text=refusal)
+    try:
+        answer = await act(await services.client(sender))
+    except LeaseholdError as error:
+        services.log_change(sender, verb, about, error)
+        late = "; it is not known whether it was carried out" if isinstance(error, NotAnswered) else ""
+        return Outcome(about, ok=False, text=f"{error}{late}")
+    services.log_change(sender, verb, about, answer)
+    text = describe(answer) if describe is not None and isinstance(answer, Answer) else _describe(answer)
+    return Outcome(about, ok=True, text=text)
+
+
+def _describe(answer: object) -> str:
+    if isinstance(answer, Answer):
+        state = answer.phase or answer.state
+        return f"done; it is {state} now" if state else "done"
+    return "done"
+
+
+EVENTS: Final = "events"
+"""Topic of the feed with the new events of the history."""
+
+
+CORES: Final = "reservation_cores"
+"""Name of the events about the cores that a lease may use. They are many, so pages show them only on demand."""
+_ORDER: Final = ("reason", "waited", "slots", "slot")
+"""The details that stand first in a text."""
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """One event, with its name and its details in words, and what caused it, such as `tick 3.120` or `request ci`."""
+
+    event: Event
+    title: str
+    text: str
+    source: str
+
+
+def make_rows(events: Iterable[Event]) -> list[EventRow]:
+    """Return these events with their texts, in the same order."""
+    return [_make_row(event) for event in events]
+
+
+def _make_row(event: Event) -> EventRow:
+    source = name_source(event)
+    if "tick" in event.detail:
+        source += f" {event.detail['term']}.{event.detail['tick']}"
+    # The events before show from which phase or state an object came.
+    rest = {name: value for name, value in event.detail.items() if name not in {"term", "tick", "from"}}
+    has_sentence = event.name.endswith("_relevelled") or {"by", "preempted", "refusal"} & {*rest} or "message" in rest
+    if has_sentence or event.name == CORES:
+        text = describe_event(structs.replace(event, detail={**rest, **_keep_level(event)}))
+    else:
+        names = sorted(rest, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+        text = ", ".join(_describe_event(name, rest[name]) for name in names if rest[name] not in (None, "", [], {}))
+    return EventRow(event, event.name.replace("_", " "), text, source)
+
+
+def _keep_level(event: Event) -> dict[str, Any]:
+    return {"from": event.detail["from"]} if event.name.endswith("_relevelled") and "from" in event.detail else {}
+
+
+def _describe_event(name: str, value: Any) -> str:
+    """Return one detail in words, like `after 3 s` or `on linux-1, linux-2`."""
+    match name:
+        case "waited":
+            return f"after {format_span(value)}"
+        case "slots" | "slot":
+            return f"on {_show(value)}"
+        case "reason":
+            return _show(value)
+    return f"{name.replace('_', ' ')} {_show(value)}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_show, value))
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_show(each)}" for key, each in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format_amount(value) if isinstance(value, float) else str(value)
+
+
+KEPT_SECONDS: Final = 3.0
+"""Seconds for which one read of the report is used for all pages."""
+
+
+class LastTick:
+    """The report of the last tick, as the console read it at the monotonic time `read_at`."""
+
+    def __init__(self) -> None:
+        self.report: dict[str, Any] = {}
+        self.read_at = float("-inf")
+
+
+async def read_tick(request: Request) -> dict[str, Any]:
+    """Return the report of the last tick, read at most KEPT_SECONDS ago, or earlier while Redis does not answer; {}
+    before the first tick.
+    """
+    state = request.app.state
+    known: LastTick | None = getattr(state, "last_tick", None)
+    if known is None:
+        known = state.last_tick = LastTick()
+    if time.monotonic() - known.read_at >= KEPT_SECONDS:
+        known.read_at = time.monotonic()
+        with suppress(LeaseholdError):
+            client = await backend(request).client(caller(request))
+            known.report = await client.report()
+    return known.report
+
+
+async def read_waits(request: Request) -> Mapping[str, tuple[str, str]]:
+    """Return reservation id -> (waiting code, sentence), in queue order, as the last tick reported it."""
+    waits: Mapping[str, tuple[str, str]] = (await read_tick(request)).get("waiting", {})
+    return waits
+
+
+async def live(request: Request) -> Response:
+    """Answer with the events of the topics in the query (`?topic=fleet&topic=events`). A page has one stream."""
+    feed, topics = backend(request).feed, request.query_params.getlist("topic")
+    if unknown := sorted(set(topics) - feed.topics):
+        raise HTTPException(404, f"There is no topic {unknown[0][:80]}.")
+    blocks = _read(feed, topics) if EVENTS not in topics else _read_with_events(request, feed, topics)
+    return EventStream(blocks, backend(request).streams, caller(request).name)
+
+
+async def _read(feed: Feed, topics: list[str]) -> AsyncIterator[bytes]:
+    async for block in feed.subscribe(*topics):
+        yield block
+
+
+async def _read_with_events(request: Request, feed: Feed, topics: list[str]) -> AsyncIterator[bytes]:
+    # The reading begins before the page gets `hello`, upon which it looks for the events that it missed.
+    async with backend(request).events.listening():
+        async for block in feed.subscribe(*topics):
+            yield block

@@ -15,12 +15,9 @@ from starlette.concurrency import run_in_threadpool
 
 from leasehold.client.loop_client import LoopClient
 from leasehold.errors import LeaseholdError, Unavailable
-from leasehold.web.caller import Caller
-from leasehold.web.event_tail import EventTail
+from leasehold.web.caller import Caller, PrincipalReader
 from leasehold.web.feed import Feed
-from leasehold.web.places import Places
-from leasehold.web.principals import PrincipalReader
-from leasehold.web.server_sent import MOST_STREAMS
+from leasehold.web.server_sent import MOST_STREAMS, EventTail, Places
 from scheduler.ports import Store, StoreUnavailableError
 from scheduler.protocol.signing import format_key_line
 from workers.access import LOOK_SECONDS

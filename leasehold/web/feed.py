@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from leasehold.errors import Unavailable
-from leasehold.web.followed_view import FollowedView
-from leasehold.web.garbage_keeper import GarbageKeeper
+from leasehold.web.followed_view import FollowedView, GarbageKeeper
 from leasehold.web.server_sent import KEEP_ALIVE, Subscriber, encode_event
 from scheduler.model.view import Kind, View
 from scheduler.operations.paused_gc import PausedGC

@@ -3,6 +3,9 @@ workers accept unsigned requests.
 
 There are three ways in: the random token of a local stack, the name and key of a principal, and the header of a trusted
 reverse proxy. People get a session cookie for the first two.
+
+Failed logins are counted for each peer (network address), so that guesses of keys cannot fill the log or keep the
+process busy.
 """
 
 import asyncio
@@ -10,20 +13,21 @@ import base64
 import binascii
 import hmac
 import ipaddress
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Final, Literal
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 
-from leasehold.web.caller import TOKEN_NAME, Caller, Source
-from leasehold.web.ended_sessions import EndedSessions
-from leasehold.web.failed_logins import FailedLogins
-from leasehold.web.principals import PrincipalReader
+from leasehold.web.caller import TOKEN_NAME, Caller, PrincipalReader, Source
 from leasehold.web.sessions import (
     SESSION_SECONDS,
+    EndedSessions,
     Session,
     is_current,
     is_signed,
@@ -34,7 +38,9 @@ from leasehold.web.sessions import (
 )
 from leasehold.web.token_file import read_token
 from scheduler.model.principals import WORKER
-from scheduler.ports import StoredPrincipal, StoreUnavailableError
+from scheduler.model.validation import show
+from scheduler.ports import Store, StoredPrincipal, StoreUnavailableError
+from scheduler.protocol.loopback import is_loopback
 from scheduler.protocol.verbs import Role
 from workers.access import KnownPrincipals
 from workers.settings import Settings
@@ -322,3 +328,71 @@ def split_basic(text: str) -> tuple[list[str], str]:
     name, _, key = text.rpartition(":")
     half = name[: len(name) // 2]
     return ([name, half] if name == f"{half}:{half}" else [name]), key
+
+
+MOST_FAILURES: Final = 10
+WINDOW_SECONDS: Final = 60.0
+MOST_PEERS: Final = 1000
+"""The most peers whose failures are counted. If there are more, the peer that was added first is forgotten."""
+
+
+class FailedLogins:
+    """The times of the last failed logins of each peer. Safe for threads. `monotonic` returns the monotonic time in
+    seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic, self._guard = monotonic, Lock()
+        self._times: dict[str, deque[float]] = {}
+
+    def note(self, peer: str) -> float | None:
+        """Count a failed login of this peer. Return None if the peer had fewer than MOST_FAILURES failures in the last
+        WINDOW_SECONDS. Else do not count it, and return the seconds until one more failure is permitted.
+        """
+        with self._guard:
+            now, times = self._drop_old(peer)
+            if len(times) >= MOST_FAILURES:
+                return WINDOW_SECONDS - (now - times[0])
+            self._times[peer] = times
+            times.append(now)
+            if len(self._times) > MOST_PEERS:
+                del self._times[next(iter(self._times))]
+        return None
+
+    def is_over(self, peer: str) -> bool:
+        """Return whether `note` would not count one more failure of this peer now."""
+        with self._guard:
+            return len(self._drop_old(peer)[1]) >= MOST_FAILURES
+
+    def _drop_old(self, peer: str) -> tuple[float, deque[float]]:
+        now, times = self._monotonic(), self._times.get(peer, deque())
+        while times and now - times[0] >= WINDOW_SECONDS:
+            times.popleft()
+        return now, times
+
+
+def find_refusal(settings: Settings, *, local: bool) -> str | None:
+    """Return why the console must not start with these settings, or None if it may. With `local` (for a local stack)
+    the console must listen on a loopback address.
+    """
+    if not local or is_loopback(settings.console.host):
+        return None
+    return f"console.host: expected a loopback address in the local stack, got {show(settings.console.host)}"
+
+
+def has_way_in(settings: Settings, store: Store) -> bool:
+    """Return whether some caller can log in: a principal, the holder of a token, or a user that a reverse proxy names.
+
+    The console starts also if no caller can log in: it serves nothing to unknown callers, and a principal that is added
+    later can log in at once.
+    """
+    console = settings.console
+    return console.token_file is not None or console.user_header is not None or has_principals(store)
+
+
+def has_principals(store: Store) -> bool:
+    """Return whether the database has a principal that may log in; False if the database does not answer."""
+    try:
+        return any(row.name != WORKER for row in store.find_principals())
+    except StoreUnavailableError:
+        return False

@@ -14,7 +14,7 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from leasehold.web.places import Places
+from leasehold.web.server_sent import Places
 from workers.logs import get_logger
 
 HEAD_SECONDS: Final = 10.0

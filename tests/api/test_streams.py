@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from leasehold.web.places import Places
+from leasehold.web.server_sent import Places
 from scheduler.model.events import Event
 from testbed.processes import wait_for
 from tests.api.caller import Caller

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from leasehold.api.openapi import make_document
-from leasehold.web.security import POLICY
+from leasehold.web.entrance import POLICY
 from scheduler.protocol.http_routes import DOCS
 from scheduler.protocol.verbs import Role
 from tests.console.conftest import MakeConsole

@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from leasehold.console.fleet_table import SlotLife, describe_life
 from leasehold.console.pages.money import make_curve
 from leasehold.console.pages.offers import make_curve as draw_prices
-from leasehold.console.slot_life import SlotLife, describe_life
 from scheduler.model.costs import HOUR, Cost, begin_of_hour
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.rules import Rules, read_rules

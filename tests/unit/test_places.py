@@ -1,6 +1,6 @@
 """How callers share places."""
 
-from leasehold.web.places import Places
+from leasehold.web.server_sent import Places
 
 
 def fill(places: Places, caller: str) -> int:

@@ -14,9 +14,7 @@ from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.models import Account
-from leasehold.console.changes import change
-from leasehold.console.event_rows import EventRow, make_rows
-from leasehold.console.page import Page, backend, caller, render
+from leasehold.console.page import EventRow, Page, backend, caller, change, make_rows, render
 from leasehold.errors import Unavailable
 from leasehold.web.feed import Feed
 from scheduler.ports import EventFilter, Store

@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from leasehold.console.event_rows import CORES, EVENTS, make_rows
-from leasehold.console.page import Page, backend, render, render_fragment
+from leasehold.console.page import CORES, EVENTS, Page, backend, make_rows, render, render_fragment
 from leasehold.web.backend import Backend
 from leasehold.web.server_sent import encode_event
 from scheduler.model.events import Event

@@ -8,11 +8,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from leasehold.console.event_rows import make_rows
-from leasehold.console.fleet_document import TOPIC, FleetDocument
 from leasehold.console.fleet_table import (
     PAGE_ROWS,
+    TOPIC,
+    Describe,
+    FleetDocument,
+    LifeReader,
     SlotFilter,
+    SlotLife,
     count_fleet,
     describe_box,
     find_cards,
@@ -21,8 +24,7 @@ from leasehold.console.fleet_table import (
     find_together,
 )
 from leasehold.console.history import read_strips
-from leasehold.console.page import Page, backend, caller, render
-from leasehold.console.slot_life import Describe, LifeReader, SlotLife
+from leasehold.console.page import Page, backend, caller, make_rows, render
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.feed import Feed
 from scheduler.ports import EventFilter

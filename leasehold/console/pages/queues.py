@@ -9,8 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leasehold.console.history import read_strips
-from leasehold.console.last_tick import read_tick
-from leasehold.console.page import Page, backend, caller, render
+from leasehold.console.page import Page, backend, caller, read_tick, render
 from leasehold.errors import Unavailable
 from scheduler.ports import ViewUnavailableError
 from scheduler.protocol.clock import ProcessOffset

@@ -15,9 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
-from leasehold.console.changes import Outcome, change
-from leasehold.console.last_tick import read_waits
-from leasehold.console.page import Page, backend, caller, needs, read_form, render, url
+from leasehold.console.page import Outcome, Page, backend, caller, change, needs, read_form, read_waits, render, url
 from leasehold.console.reservation_list import (
     COLUMNS,
     COMPLETED,

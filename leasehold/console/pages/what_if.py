@@ -15,8 +15,7 @@ from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.rules import RulesApplied
-from leasehold.console.changes import change
-from leasehold.console.page import Page, backend, caller, needs, read_form, render
+from leasehold.console.page import Page, backend, caller, change, needs, read_form, render
 from leasehold.errors import Refused
 from leasehold.texts.change_commands import format_toml
 from scheduler.model.toml_text import parse_toml
