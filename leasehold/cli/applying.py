@@ -88,8 +88,7 @@ def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> N
     settings = load_settings()
     with closing(open_store(settings.database_url)) as store:
         document = find_version(store, version).document
-    source = f"leasehold rules rollback {version}"
-    _carry_out(settings, document, source, dry_run=dry_run, yes=yes, as_json=as_json)
+    _carry_out(settings, document, f"leasehold rules rollback {version}", dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def apply_values(values: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool) -> None:

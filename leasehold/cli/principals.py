@@ -97,8 +97,7 @@ def rotate(
 
     seconds = 0.0 if grace == "0" else parse_seconds("--grace", grace)
     with _writing(key_file, replaces=True) as file, open_store() as store:
-        rotated = rotate_principal(store, name, seconds)
-        _hand_out(rotated, store.read_cluster().identity, file, key_file, as_json)
+        _hand_out(rotate_principal(store, name, seconds), store.read_cluster().identity, file, key_file, as_json)
 
 
 @group.command(epilog=example("leasehold principals remove ci"))

@@ -167,20 +167,13 @@ def find_conversion(annotation: object, info: Any) -> Convert | None:
         # Paths that must exist, or must be writable, and so on, are left to typer.
         is_plain = not (info.exists or info.writable or info.resolve_path or info.allow_dash or info.path_type)
         return _convert_path if is_plain and info.file_okay and info.dir_okay else None
-    return {bool: _keep_flag, str: _keep_text, list[str]: _convert_texts}.get(annotation)  # type: ignore[call-overload,no-any-return]
-
-
-def _keep_flag(value: object) -> object:
-    return value if type(value) is bool else UNSURE
-
-
-def _keep_text(value: object) -> object:
-    return value if type(value) is str else UNSURE
-
-
-def _convert_texts(value: object) -> object:
-    is_list = isinstance(value, list | tuple) and all(type(each) is str for each in value)
-    return list(value) if is_list else UNSURE  # type: ignore[call-overload]
+    if annotation == list[str]:
+        return lambda value: (
+            list(value) if isinstance(value, list | tuple) and all(type(each) is str for each in value) else UNSURE
+        )
+    if annotation is bool or annotation is str:
+        return lambda value: value if type(value) is annotation else UNSURE
+    return None
 
 
 def _convert_number(kind: type, value: object, least: float | None, most: float | None) -> object:

@@ -271,7 +271,6 @@ def _print_event(event: "Event", as_json: bool) -> None:
     if as_json:
         print_json(event)
         return
-    about = " ".join(filter(None, (event.reservation, event.slot)))
-    parts = (f"{event.name:<23}", about, describe_event(event))
+    parts = (f"{event.name:<23}", " ".join(filter(None, (event.reservation, event.slot))), describe_event(event))
     line = f"{show_time(event.at)}  {'  '.join(filter(None, parts))} [{name_source(event)}]"
     sys.stdout.write(f"{wrap(make_visible(line), find_width(), indent='    ')}\n")

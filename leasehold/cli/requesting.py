@@ -322,8 +322,7 @@ def confirm(
     at = parse_time("--as-of", as_of)
     check("confirm", {"reservation": reservation, "token": token, "slot": slot, "as_of": at})
     with connect(timeout) as client:
-        held = _find_token(client, reservation, token)
-        _show(client.confirm(reservation, held, slot=slot, as_of=at), as_json)
+        _show(client.confirm(reservation, _find_token(client, reservation, token), slot=slot, as_of=at), as_json)
 
 
 @app.command(epilog=example("leasehold absent build-7"))

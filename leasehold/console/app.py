@@ -202,7 +202,11 @@ async def log_in(request: Request) -> Response:
     if cookie is None:
         return _fail(request, gate, name, form.get("next", [""])[0])
     log.info("A person logged in.", action="console.login", person=name)
-    answer = RedirectResponse(_find_next(request, form.get("next", [""])[0]), 303)
+    wanted = form.get("next", [""])[0]
+    start = url(request, "/")
+    is_ours = wanted.startswith(start) and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
+    # Another path could be the address of another host.
+    answer = RedirectResponse(wanted if is_ours and "\\" not in wanted else start, 303)
     set_cookie(answer, gate, request, cookie)
     return answer
 
@@ -235,15 +239,6 @@ def _fail(request: Request, gate: Gate, name: str, wanted: str) -> Response:
     if seconds is not None:
         answer.headers["retry-after"] = str(int(seconds) + 1)
     return answer
-
-
-def _find_next(request: Request, wanted: str) -> str:
-    """Return the path of the page to show after the login: `wanted` if it is a path of this console, else the path of
-    the first page.
-    """
-    start = url(request, "/")
-    is_ours = wanted.startswith(start) and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
-    return wanted if is_ours and "\\" not in wanted else start
 
 
 LOGIN_ROUTES: Final = (

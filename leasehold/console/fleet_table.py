@@ -372,19 +372,16 @@ class FleetDocument:
             if slot is None:
                 self._rows.pop(name, None)
             else:
-                self._rows[name] = msgspec.Raw(_ENCODER.encode(self._make_row(slot, view)))
+                leases = view.leases_of(slot.id)
+                flags = CORDONED * slot.cordoned | INTERRUPTED * (slot.interrupted_by is not None)
+                flags |= OVERFULL * (len(leases) > MOST_SHOWN)
+                row: list[Any] = [slot.id, *map(self._number, (slot.pool, slot.zone or "", slot.state)), flags]
+                for owner, lease in leases[:MOST_SHOWN]:
+                    reservation = view.reservations.get(owner)
+                    account = reservation.request.account if reservation is not None else None
+                    row += [self._number(account or ""), find_share(slot, lease, len(leases))]
+                self._rows[name] = msgspec.Raw(_ENCODER.encode(row))
         self._stale = set()
-
-    def _make_row(self, slot: Slot, view: FollowedView) -> list[Any]:
-        leases = view.leases_of(slot.id)
-        flags = CORDONED * slot.cordoned | INTERRUPTED * (slot.interrupted_by is not None)
-        flags |= OVERFULL * (len(leases) > MOST_SHOWN)
-        row: list[Any] = [slot.id, *map(self._number, (slot.pool, slot.zone or "", slot.state)), flags]
-        for owner, lease in leases[:MOST_SHOWN]:
-            reservation = view.reservations.get(owner)
-            account = reservation.request.account if reservation is not None else None
-            row += [self._number(account or ""), find_share(slot, lease, len(leases))]
-        return row
 
     def _number(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))

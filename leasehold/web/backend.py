@@ -69,7 +69,14 @@ class Backend:
         name = (caller.principal or "", line or "")
         client = self._clients.get(name)
         if client is None:
-            client = self._clients[name] = self._make_client(line)
+            settings = self.settings
+            client = self._clients[name] = LoopClient(
+                settings.broker_url,
+                view_url=settings.view_url,
+                prefix=settings.view.prefix,
+                key=line,
+                limit=self.feed.unless_silent,
+            )
             with suppress(Unavailable):
                 # The first reading of the clock waits for Redis. Later ones use the monotonic clock.
                 await self.feed.unless_silent(run_in_threadpool(client.now))
@@ -173,13 +180,3 @@ class Backend:
         if row is None:
             raise Unavailable(f"the principal {caller.principal} was removed")
         return format_key_line(row.name, row.key, known.state.identity)
-
-    def _make_client(self, line: str | None) -> LoopClient:
-        settings = self.settings
-        return LoopClient(
-            settings.broker_url,
-            view_url=settings.view_url,
-            prefix=settings.view.prefix,
-            key=line,
-            limit=self.feed.unless_silent,
-        )

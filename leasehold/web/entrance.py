@@ -109,8 +109,7 @@ class Security:
             await (self._app(scope, receive, send) if scope["type"] == "lifespan" else _close(send))
             return
         scope = _add_prefix(scope, self._prefix)
-        headers = Headers(scope=scope)
-        refusal = self._find_refusal(scope, headers)
+        refusal = self._find_refusal(scope, Headers(scope=scope))
         is_static = scope["path"].startswith(f"{self._prefix}/static/")
         answer = _AddHeaders(send, _OF_STATIC if is_static else _OF_PAGES)
         if refusal is not None:

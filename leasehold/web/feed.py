@@ -253,7 +253,15 @@ class Feed:
                 waiters, self._waiters = self._waiters, []
             try:
                 self._follow()
-                self._emit()
+                now = time.monotonic()
+                for topic in list(self._topics.values()):
+                    with self._guard:
+                        if topic.pending is None or now - topic.emitted_at < EMIT_SECONDS:
+                            continue
+                        changed, topic.pending, topic.emitted_at = topic.pending, None, now
+                    block = topic.encode(changed)
+                    if block is not None:
+                        self._send(topic, block)
             except Exception:
                 # An error of one topic or row must not end the feed; the next round begins with a new copy.
                 log.exception("The feed of the console failed; it continues.", action="console.feed_failed")
@@ -326,17 +334,6 @@ class Feed:
                 topic.pending = changed if topic.pending is None else topic.pending.joined(changed)
             else:
                 topic.pending = None
-
-    def _emit(self) -> None:
-        now = time.monotonic()
-        for topic in list(self._topics.values()):
-            with self._guard:
-                if topic.pending is None or now - topic.emitted_at < EMIT_SECONDS:
-                    continue
-                changed, topic.pending, topic.emitted_at = topic.pending, None, now
-            block = topic.encode(changed)
-            if block is not None:
-                self._send(topic, block)
 
     def _set_status(self, status: FeedStatus) -> None:
         self.status = status

@@ -73,7 +73,14 @@ class Doors:
         """Add a new connection. Return False if there is no place for it."""
         needs_place = not self._is_exempt(connection.peer)
         if needs_place and not self._places.take(connection.peer):
-            self._note_closed(connection)
+            self._closed += 1
+            now = connection.loop.time()
+            if now - self._warned_at >= WARN_SECONDS:
+                sentence = (
+                    "A peer has as many connections as it may have; the oldest without a request, or new ones, close."
+                )
+                log.warning(sentence, action="console.connections_full", peer=connection.peer, closed=self._closed)
+                self._closed, self._warned_at = 0, now
             oldest = next(iter(self._waiting.get(connection.peer, ())), None)
             if oldest is not None:
                 oldest.abort()
@@ -116,16 +123,6 @@ class Doors:
             connection.abort()
             self.leave(connection)
         self._timer = loop.call_later(SWEEP_SECONDS, self._sweep, loop) if self._open else None
-
-    def _note_closed(self, connection: "JoiningProtocol") -> None:
-        self._closed += 1
-        now = connection.loop.time()
-        if now - self._warned_at >= WARN_SECONDS:
-            sentence = (
-                "A peer has as many connections as it may have; the oldest without a request, or new ones, close."
-            )
-            log.warning(sentence, action="console.connections_full", peer=connection.peer, closed=self._closed)
-            self._closed, self._warned_at = 0, now
 
 
 class JoiningProtocol(H11Protocol):

@@ -1,4 +1,4 @@
-"""Server-sent events: their encoding, the queue of one open stream, the newest events of the history, which are read and
+"""Server-sent events: their encoding, the queue of one open stream, the newest events of the history, read and
 encoded once for all readers, and the places that callers share.
 """
 

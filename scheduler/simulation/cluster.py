@@ -179,8 +179,7 @@ def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:
         work = UnitOfWork(transaction, "cloud")
         work.load(slots=[given.id], reservations=[lease.reservation for lease in given.leases])
         known = work.slots.get(given.id)
-        epoch = _find_epoch(work, given, known)
-        made = _make_slot(cluster, given, known, epoch, now)
+        made = _make_slot(cluster, given, known, _find_epoch(work, given, known), now)
         slot = msgspec.structs.replace(made, **list_history(given, SLOT_HISTORY))
         # The machine that the slot had is booked until now.
         work.put(slot if known is None else msgspec.structs.replace(slot, meter=known.meter))

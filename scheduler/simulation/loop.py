@@ -193,8 +193,7 @@ class Holders:
     def _renew(self, name: str, token: int) -> None:
         if self._is_working(name, token):
             self._send(name, renew, HolderDocument(reservation=name))
-            row = self._cluster.store.find_reservations(ids=[name])[0]
-            self._note_renewal(row)
+            self._note_renewal(self._cluster.store.find_reservations(ids=[name])[0])
 
     def _surrender(self, name: str, token: int) -> None:
         row = self._cluster.store.find_reservations(ids=[name])[0]

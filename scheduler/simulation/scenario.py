@@ -166,8 +166,7 @@ def make_document(action: str, value: Any) -> Document:
     schema = SCHEMAS[action]
     match value:
         case AccountAction():
-            given = value.model_dump(mode="json", exclude_unset=True, exclude={"id"})
-            return schema(account=value.id, **given)
+            return schema(account=value.id, **value.model_dump(mode="json", exclude_unset=True, exclude={"id"}))
         case Document():
             return schema(**value.model_dump())
     if action in ABOUT_SLOTS:

@@ -34,7 +34,6 @@ from leasehold.console.reservation_list import describe_resources, describe_wish
 from leasehold.errors import NotAnswered, Refused, Unavailable
 from leasehold.texts.change_commands import describe_loss, format_commands, list_undo_commands
 from leasehold.web.caller import Caller
-from leasehold.web.feed import Feed
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation as StoredReservation
 from scheduler.model.rules import merge_rules
@@ -62,6 +61,9 @@ async def show_reservation(request: Request) -> Response:
     sender, now = caller(request), (await backend(request).client(caller(request))).now()
     wait = (await read_waits(request)).get(name) if row.phase == "pending" else None
     rows = make_rows(events)
+    feed = backend(request).feed
+    with feed.lock:
+        slots = [feed.view.slots.get(lease.slot) for lease in row.leases]
     return render(
         request,
         template,
@@ -75,7 +77,7 @@ async def show_reservation(request: Request) -> Response:
         life=draw_life(
             row,
             events,
-            _find_launch(backend(request).feed, row),
+            max((slot.launched_at for slot in slots if slot and slot.launched_at is not None), default=None),
             now,
             is_booting=wait is not None and wait[0] == "booting",
         ),
@@ -144,13 +146,6 @@ def draw_life(
     ]
 
 
-def _find_launch(feed: Feed, row: Reservation) -> float | None:
-    """Return the time of the last launch of a machine on which the reservation has a lease; None: not known."""
-    with feed.lock:
-        slots = [feed.view.slots.get(lease.slot) for lease in row.leases]
-    return max((slot.launched_at for slot in slots if slot and slot.launched_at is not None), default=None)
-
-
 async def _find_stored(request: Request, name: str) -> StoredReservation | None:
     feed = backend(request).feed
     await feed.refresh()
@@ -191,6 +186,8 @@ async def explain_wait(request: Request) -> Response:
     except Refused as error:
         return render(request, "problem_part.html", title="This wait cannot be explained", detail=str(error))
     actions = [describe_action(each) for each in found.change.actions] if found.change else []
+    sender = caller(request)
+    verbs = [action.verb for each in (found.change.actions if found.change else ()) if (action := find_action(each))]
     return render(
         request,
         "explanation.html",
@@ -201,7 +198,7 @@ async def explain_wait(request: Request) -> Response:
         actions=actions,
         commands=format_commands(found.change.actions) if found.change else [],
         can_press=bool(actions) and all(each.verb is not None for each in actions),
-        refusal=_find_refusal(request, found),
+        refusal=next((refusal for verb in verbs if (refusal := sender.find_refusal(verb))), None),
         name=name,
     )
 
@@ -364,8 +361,7 @@ def _find_known(request: Request, name: str) -> Reservation | None:
 
 
 async def _find_token(request: Request, name: str) -> int | None:
-    row = await _find(request, name)
-    return row.token or None
+    return (await _find(request, name)).token or None
 
 
 async def _read_events(request: Request, name: str) -> tuple[list[Any], bool]:
@@ -378,17 +374,7 @@ async def _read_events(request: Request, name: str) -> tuple[list[Any], bool]:
 
 
 def _format_request(row: Reservation) -> str:
-    body = msgspec.json.encode(row.request)
-    return msgspec.json.format(body, indent=2).decode()
-
-
-def _find_refusal(request: Request, found: Explanation) -> str | None:
-    """Return a sentence that explains why the caller may not make the change that the page proposes, the smallest one
-    with which the reservation would get its lease. Return None if the caller may make it.
-    """
-    sender = caller(request)
-    verbs = [action.verb for each in (found.change.actions if found.change else ()) if (action := find_action(each))]
-    return next((refusal for verb in verbs if (refusal := sender.find_refusal(verb))), None)
+    return msgspec.json.format(msgspec.json.encode(row.request), indent=2).decode()
 
 
 PAGE: Final = Page(

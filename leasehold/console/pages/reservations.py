@@ -33,7 +33,7 @@ from leasehold.console.reservation_list import (
     list_page,
     read_filter,
 )
-from leasehold.web.feed import Changed, Encode, Feed
+from leasehold.web.feed import Changed, Feed
 from leasehold.web.followed_view import FollowedView
 from leasehold.web.server_sent import encode_event
 from scheduler.model.reservations import is_over
@@ -184,7 +184,8 @@ async def _read_bulk(request: Request) -> tuple[Bulk | None, str]:
             return None, f"priority: expected a number that is not negative, got {text[:80] or 'nothing'}"
     ids: Sequence[str] = form.get("id", [])
     if form.get("all"):
-        feed, wanted = backend(request).feed, _read_shown(form)
+        shown = read_filter(QueryParams(form.get("filter", [""])[0]))
+        feed, wanted = backend(request).feed, replace(shown, sort="", group="", after=None)
         await feed.refresh()
         page = await backend(request).run_plain(_list, feed, wanted, await _look(request), MOST_SELECTED)
         ids = [row.id for row in page.rows]
@@ -197,11 +198,6 @@ async def _read_bulk(request: Request) -> tuple[Bulk | None, str]:
     return Bulk(verb, priority, tuple(dict.fromkeys(ids))), ""
 
 
-def _read_shown(form: dict[str, list[str]]) -> ReservationFilter:
-    shown = read_filter(QueryParams(form.get("filter", [""])[0]))
-    return replace(shown, sort="", group="", after=None)
-
-
 def read_number(text: str) -> float | None:
     """Return the number in a text if it is finite and not negative, else None."""
     try:
@@ -211,7 +207,9 @@ def read_number(text: str) -> float | None:
     return value if 0 <= value < float("inf") else None
 
 
-def _make_encoder(feed: Feed) -> Encode:
+def _register_topic(app: Starlette) -> None:
+    feed: Feed = app.state.backend.feed
+
     def encode(changed: Changed) -> bytes | None:
         if not changed.is_reset and not changed.of("reservations"):
             return None
@@ -221,12 +219,7 @@ def _make_encoder(feed: Feed) -> Encode:
         is_all = changed.is_reset or len(ids) > MOST_NAMED
         return encode_event(TOPIC, {"counts": dict(counts), "ids": [] if is_all else ids, "all": is_all})
 
-    return encode
-
-
-def _register_topic(app: Starlette) -> None:
-    feed: Feed = app.state.backend.feed
-    feed.topic(TOPIC, _make_encoder(feed))
+    feed.topic(TOPIC, encode)
     app.state.search_texts = SearchTexts()
 
 

@@ -118,8 +118,7 @@ async def show_rules(request: Request) -> Response:
 @needs("preview")
 async def preview(request: Request) -> Response:
     """Show what the rules of the form would change, and the decisions of the next tick under both rules."""
-    form = await read_form(request)
-    text = form.get("rules", [""])[0]
+    text = (await read_form(request)).get("rules", [""])[0]
     document, fault = await backend(request).run_plain(read_toml, text)
     if document is None:
         return render(request, "preview.html", faults=[fault], preview=None)
