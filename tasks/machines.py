@@ -13,7 +13,6 @@ import msgspec
 
 from scheduler.model.rules import Rules, list_unfound
 from scheduler.operations.images import refresh_images
-from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, record_refused, recover, sweep
 from scheduler.operations.machines.interrupt import handle_notices
 from scheduler.operations.machines.launch import launch
@@ -205,7 +204,7 @@ def prune() -> str:
 def launch_slot(slot_id: str, launch_id: str) -> str:
     """Launch a machine on EC2 for this slot, if the slot still waits for the launch with the id `launch_id`."""
     ports = app.services.ports
-    result = launch_once(ports, launch_id, lambda: launch(ports, slot_id, launch_id))
+    result = launch_once(ports, launch_id, lambda: launch(ports, launch_id, slot_id))
     sentence = "A machine was launched." if result == "success" else "No machine was launched."
     log.info(sentence, action=f"launch.{result}", slot=slot_id)
     return result
@@ -215,7 +214,7 @@ def launch_slot(slot_id: str, launch_id: str) -> str:
 def launch_slots(batch: str) -> str:
     """Launch the machines of all slots of this batch by one request to EC2."""
     ports = app.services.ports
-    result = launch_once(ports, batch, lambda: launch_batch(ports, batch))
+    result = launch_once(ports, batch, lambda: launch(ports, batch))
     sentence = "The machines of a batch were launched." if result == "success" else "A batch was not launched."
     log.info(sentence, action=f"launch.{result}", batch=batch)
     return result

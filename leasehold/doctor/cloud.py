@@ -21,11 +21,11 @@ from scheduler.model.transitions import SlotState
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.market.resolve import load_resolved, uses_market
 from scheduler.policy.scaling.offerings import Choice, list_choices
-from scheduler.ports import BatchOrder, CloudError, LaunchOrder, Place, StoreUnavailableError
+from scheduler.ports import CloudError, LaunchOrder, Place, StoreUnavailableError
 from scheduler.store.opening import open_store
 from workers.configuration import Configuration
 from workers.ec2.permissions import Permissions
-from workers.ec2.requests import freeze_batch_request, freeze_request, read_written
+from workers.ec2.requests import freeze_request, read_written
 from workers.services import read_access
 from workers.settings import Settings
 
@@ -193,13 +193,12 @@ def _list_requests(
         first.setdefault(choice.market, []).append(choice)
     for choices in first.values():
         mark, keys = f"{TRIAL}{secrets.token_hex(8)}", [each.key for each in choices if each.key is not None]
-        order = LaunchOrder(
-            slot=f"{name}-1", pool=name, launch_id=mark, generation=1, offering=choices[0].key, places=places
-        )
+        only = tuple(keys[:1])
+        order = LaunchOrder(slot=f"{name}-1", pool=name, launch_id=mark, generation=1, offerings=only, places=places)
         yield freeze_request(order, rules, cluster, region), choices[0]
         if not pool.ec2.names_slot:
-            batch = BatchOrder(batch=mark, pool=name, count=2, offerings=tuple(keys), places=places)
-            yield freeze_batch_request(batch, rules, cluster, region), choices[0]
+            batch = LaunchOrder(batch=mark, pool=name, count=2, offerings=tuple(keys), places=places)
+            yield freeze_request(batch, rules, cluster, region), choices[0]
 
 
 def _look_at_subnets(subnets: Sequence[str], permissions: Permissions) -> tuple[Finding, dict[str, Place]]:

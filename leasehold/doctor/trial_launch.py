@@ -115,7 +115,7 @@ def make_order(offer: Offer, cluster: ClusterRow) -> LaunchOrder:
         pool=offer.pool,
         launch_id=f"{TRIAL}{mark}",
         generation=1,
-        offering=offer.key or None,
+        offerings=(offer.key,) if offer.key else (),
         cluster_id=cluster.identity,
         highest=f"{cluster.term}.{cluster.token}",
     )
@@ -241,9 +241,12 @@ class TrialLaunch:
         while True:
             attempt += 1
             try:
-                return self._fleet.launch(request)
+                answer = self._fleet.launch(request)
+                if not answer.machines:
+                    raise answer.refusals[-1].to_error(is_after_unclear=answer.is_after_unclear)
+                return answer.machines[0]
             except CloudError as refused:
-                found, error = search_made(self._find_made, refused, attempt, MOST_ATTEMPTS)
+                found, error = search_made(lambda: self._fleet.find_launched(request), refused, attempt, MOST_ATTEMPTS)
                 if found:
                     return found[0]
                 if not may_have_launched(error.category, attempt, MOST_ATTEMPTS):
@@ -251,9 +254,6 @@ class TrialLaunch:
                         self._request = None
                     raise error from refused
                 self._rest(find_delay(attempt))
-
-    def _find_made(self) -> list[Machine]:
-        return self._fleet.find_launch(self._order.launch_id)
 
     def _await_running(self) -> None:
         with self._phase("pending", self._describe_machine):

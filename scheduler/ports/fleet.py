@@ -104,21 +104,31 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request to launch one machine is made of: the slot and its epoch, the pool, the offering, the id of the
-    launch and the identity of the cluster.
+    """What one launch request is made of: the slots or the batch, the pool, the offerings and the identity of the
+    cluster. A request asks for the machine of one slot (`slot`) or for those of a batch of slots (`batch`).
     """
 
-    slot: str
-    pool: str
-    launch_id: str
-    generation: int
+    slot: str = ""
+    launch_id: str = ""
+    generation: int = 0
     """The slot's epoch. The client token of the request contains it (EC2 launches once for requests with equal tokens).
     A repeated request has the same epoch, so it launches no second machine. The epoch increases only with the slot's
     next launch, when the earlier one is over, for example refused. So EC2 does not take the new request for a
     repetition.
     """
-    offering: str | None
-    """Key of the offering (instance type, market and price) to launch; None in a pool that lists no offerings."""
+    batch: str | None = None
+    """Id of the batch; None: the request is for `slot`. The client token is made from this id alone, because a batch
+    has one request.
+    """
+    pool: str
+    count: int = 1
+    """How many machines to launch."""
+    offerings: tuple[str, ...] = ()
+    """Keys of the offerings (instance type, market and price) of one market among which the cloud may choose, best
+    first; () in a pool that lists no offerings.
+    """
+    is_gang: bool = False
+    """Whether the machines are of use only together. Then the cloud is to launch all or none of them, where it can."""
     cluster_id: str = ""
     """Identity of the cluster, for a tag of the machine; "" if it is not known."""
     highest: str = ""
@@ -130,34 +140,15 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     held_places: Collection[str] = ()
     """Subnets and zones that a back-off holds. The request names none of them, unless no other place is left."""
 
-
-class BatchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The slots, pool, offerings and ids that one request to launch the machines of several slots is made of."""
-
-    batch: str
-    """Id of the batch. The client token of the request is made from this id alone, because a batch has one request."""
-    pool: str
-    count: int
-    """How many machines to launch."""
-    offerings: tuple[str, ...]
-    """Keys of the offerings of one market among which the cloud may choose, best first; () in a pool that lists no
-    offerings.
-    """
-    is_gang: bool = False
-    """Whether the machines are of use only together. Then the cloud is to launch all or none of them, where it can."""
-    cluster_id: str = ""
-    highest: str = ""
-    """`cluster_id`: identity of the cluster. `highest`: the highest leader term and fencing token when the request was
-    stored, as `TERM.TOKEN`. Both are "" if they are not known.
-    """
-    places: tuple[Place, ...] = ()
-    held_places: Collection[str] = ()
-    """`places` and `held_places`: as in LaunchOrder."""
+    @property
+    def offering(self) -> str | None:
+        """The first offering; None in a pool that lists none."""
+        return self.offerings[0] if self.offerings else None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason for which the cloud launched fewer machines than a batch asked for. `category` and `code`: the category
-    and the code of the cloud's error, as in CloudError.
+    """A reason for which the cloud launched fewer machines than a request asked for. `category` and `code`: as in
+    CloudError.
     """
 
     offering: str | None
@@ -170,9 +161,20 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     place: str = ""
     """The only subnet or zone in which the offering is refused; "": it is refused wherever it may be launched."""
 
+    def to_error(self, *, is_after_unclear: bool) -> CloudError:
+        """Return this refusal of a whole request as an error."""
+        return CloudError(
+            self.category,
+            self.code,
+            self.message,
+            self.scope,
+            place=self.place,
+            is_after_unclear=is_after_unclear,
+        )
 
-class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the cloud to the request of a batch: the launched machines, and the reasons for missing ones. Each
+
+class LaunchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the cloud to a launch request: the launched machines, and the reasons for missing ones. Each
     machine has the key of its offering.
     """
 
@@ -185,7 +187,7 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Fleet(Protocol):
     """The port through which operations launch, list, tag, stop, start and terminate the machines of the cloud account.
-    Every method except `find_places`, `freeze` and `freeze_batch` calls the cloud and may raise CloudError.
+    Every method except `find_places` and `freeze` calls the cloud and may raise CloudError.
     """
 
     def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:
@@ -199,25 +201,13 @@ class Fleet(Protocol):
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
         """Return the complete launch request for this order as JSON values, without calling the cloud.
 
-        Equal orders and rules give equal requests, because the client token is derived from the launch id and the
-        generation. Raises CloudError (misconfigured) if the pool's rules lack something that a launch needs.
+        Equal orders and rules give equal requests. Raises CloudError (misconfigured) if the pool's rules lack something
+        that a launch needs.
         """
 
-    def launch(self, request: Mapping[str, Any]) -> Machine:
-        """Send a launch request that `freeze` returned, and return the launched machine. The same request sent again
-        returns the same machine.
-        """
-
-    def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete request for the machines of a batch as JSON values, without calling the cloud. Equal
-        orders and rules give equal requests.
-
-        Raises CloudError (misconfigured) if the pool's rules lack something that a launch needs.
-        """
-
-    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
-        """Send a request that `freeze_batch` returned. The cloud may launch fewer machines than requested. The same
-        request sent again returns the same answer.
+    def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
+        """Send a launch request that `freeze` returned. The cloud may launch fewer machines than requested. The same
+        request sent again returns the same answer. Raises CloudError if nothing was launched for an unclear reason.
         """
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
@@ -227,11 +217,10 @@ class Fleet(Protocol):
         Every other machine has None as `healthy`.
         """
 
-    def find_launch(self, launch_id: str) -> list[Machine]:
-        """Return the machines that have the tag with this launch id, except terminated ones."""
-
-    def find_batch(self, batch: str) -> list[Machine]:
-        """Return the machines that have the tag with this batch, except terminated ones."""
+    def find_launched(self, request: Mapping[str, Any]) -> list[Machine]:
+        """Return the machines that a launch request has made, by the tag of its launch or batch, except terminated
+        ones.
+        """
 
     def sweep(self) -> Iterator[Machine]:
         """Yield every machine with the cluster's tags once, except terminated ones. The cloud is read page by page."""

@@ -20,17 +20,15 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import UNPAID
 from scheduler.model.view import Change, Row, View
-from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
 from scheduler.ports import (
-    BatchAnswer,
-    BatchOrder,
     Category,
     CloudError,
+    LaunchAnswer,
     LaunchOrder,
     OutboxMessage,
     Place,
@@ -163,38 +161,23 @@ class SimulatedCloud(Fleet, Probe):
         return msgspec.to_builtins(order)  # type: ignore[no-any-return]
 
     @override
-    def launch(self, request: Mapping[str, Any]) -> Machine:
+    def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
         self.calls += 1
-        verdict = self.verdicts.pop(request["launch_id"], None)
-        if verdict is not None:
-            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch: outage, shortage or quota")
-        now = self._event_queue.now
-        name = f"i-{request['launch_id']}"
-        runs_at = now + self.delays.boot
-        self.put(name, request["slot"], request["launch_id"], runs_at, runs_at + self.delays.bind)
-        return self._describe(name)
-
-    @override
-    def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
-        assert order.pool in rules.pools, "a launch is decided for a pool of the rules"  # noqa: S101
-        return msgspec.to_builtins(order)  # type: ignore[no-any-return]
-
-    @override
-    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
-        self.calls += 1
-        verdict = self.verdicts.pop(request["batch"], None)
+        own, batch = request["launch_id"], request["batch"]
+        verdict = self.verdicts.pop(batch or own, None)
+        offering = self._gangs[batch][0].offering if batch else next(iter(request["offerings"]), None)
         if verdict is not None:
             error = CloudError(verdict, verdict, "the simulated cloud refuses this launch: outage, shortage or quota")
             if verdict not in {"capacity", "quota", "misconfigured"}:
                 raise error
-            return BatchAnswer(machines=(), refusals=(error.refuse(self._gangs[request["batch"]][0].offering),))
+            return LaunchAnswer(machines=(), refusals=(error.refuse(offering),))
         runs_at = self._event_queue.now + self.delays.boot
-        names = [f"i-{request['batch']}-{number}" for number in range(request["count"])]
+        names = [f"i-{batch}-{number}" for number in range(request["count"])] if batch else [f"i-{own}"]
         for name in names:
-            if name not in self._machines:
-                self.put(name, "", name.removeprefix("i-"), runs_at, runs_at + self.delays.bind)
-                self._machines[name].offering = self._gangs[request["batch"]][0].offering
-        return BatchAnswer(machines=tuple(map(self._describe, names)))
+            if not batch or name not in self._machines:
+                self.put(name, request["slot"], name.removeprefix("i-"), runs_at, runs_at + self.delays.bind)
+                self._machines[name].offering = offering if batch else None
+        return LaunchAnswer(machines=tuple(map(self._describe, names)))
 
     def put(self, name: str, slot: str, launch_id: str, runs_at: float, serves_at: float) -> None:
         """Create the machine with the id `name`, with the ids of its slot and launch as tags. It runs from `runs_at`
@@ -232,14 +215,9 @@ class SimulatedCloud(Fleet, Probe):
         )
 
     @override
-    def find_launch(self, launch_id: str) -> list[Machine]:
-        name = self._launched.get(launch_id)
-        found = self._describe(name) if name is not None else None
-        return [found] if found is not None and found.state != "terminated" else []
-
-    @override
-    def find_batch(self, batch: str) -> list[Machine]:
-        return [machine for machine in self.sweep() if machine.id.startswith(f"i-{batch}-")]
+    def find_launched(self, request: Mapping[str, Any]) -> list[Machine]:
+        batch, own = request["batch"], f"i-{request['launch_id']}"
+        return [each for each in self.sweep() if (each.id.startswith(f"i-{batch}-") if batch else each.id == own)]
 
     @override
     def sweep(self) -> Iterator[Machine]:
@@ -349,15 +327,11 @@ class SimulatedDispatcher(Dispatcher):
         self._event_queue, self._cloud = event_queue, cloud
         self.due: float | None = None
 
-    def launch(self, slot_id: str, launch_id: str) -> object:
-        """Carry out the launch of this slot's machine, as a worker does in production."""
-        return launch(self.ports, slot_id, launch_id)
-
-    def launch_gang(self, batch: str) -> object:
-        """Carry out the one request for all machines of a gang, as a worker does in production. `batch`: the id of the
-        request's batch of slots.
+    def launch(self, name: str, slot_id: str | None) -> object:
+        """Carry out the launch of a slot's machine, or the one request for all machines of a gang (`slot_id` None), as
+        a worker does in production. `name`: the launch id, or the id of the gang's batch.
         """
-        return launch_batch(self.ports, batch)
+        return launch(self.ports, name, slot_id)
 
     def start(self, slot_id: str, epoch: int) -> str:
         """Start the stopped machine of this slot, as a worker does in production. Return the outcome of the start as
@@ -402,10 +376,7 @@ class SimulatedDispatcher(Dispatcher):
         request = find_request(slot)
 
         def answer() -> None:
-            if is_gang(slot):
-                self.launch_gang(request)
-            else:
-                self.launch(slot.id, request)
+            self.launch(request, None if is_gang(slot) else slot.id)
             # The launch may not be wanted any more; then the cloud was not called.
             self._cloud.forget_request(request)
 

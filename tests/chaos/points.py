@@ -7,7 +7,7 @@ for this point from the folder, if there is one, and kills or stops itself. An o
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -118,7 +118,7 @@ def pass_by(folder: Path, point: Point | RestorePoint) -> None:
 
 def place_points(folder: Path) -> None:
     """Wrap the functions of this process that have a named point."""
-    from scheduler.operations.machines import batch
+    from scheduler.operations.machines import launch
     from scheduler.operations.tick import tick
     from scheduler.store import session
     from scheduler.view.redis_view_cache import RedisViewCache
@@ -132,12 +132,18 @@ def place_points(folder: Path) -> None:
     _wrap(CeleryDispatcher, "send_launches", before=at("before_launches"), when=_has_messages)
     _wrap(CeleryDispatcher, "send_terminations", before=at("before_terminations"), when=_has_messages)
     _wrap(CeleryDispatcher, "send_power", before=at("before_power_sent"), when=_has_messages)
-    _wrap(Ec2Fleet, "launch", after=at("after_launch"))
+    _wrap(Ec2Fleet, "launch", after=at("after_launch"), when=lambda _fleet, request: not _asks_for_batch(request))
     _wrap(Ec2Fleet, "terminate", after=at("after_terminate"))
-    _wrap(batch, "_freeze", before=at("before_batch_stored"))
-    _wrap(Ec2Fleet, "launch_batch", before=at("before_batch_call"), after=at("after_batch_call"))
-    _wrap(batch, "_refuse", before=at("within_partial_answer"), when=_is_partial)
-    _wrap(batch, "_record", after=at("after_batch_recorded"))
+    _wrap(launch, "_freeze", before=at("before_batch_stored"), when=lambda *_, is_batch: is_batch)
+    calls = {"before": at("before_batch_call"), "after": at("after_batch_call")}
+    _wrap(Ec2Fleet, "launch", **calls, when=lambda _fleet, request: _asks_for_batch(request))
+    _wrap(launch, "_refuse", before=at("within_partial_answer"), when=_is_partial)
+    _wrap(
+        launch,
+        "_record",
+        after=at("after_batch_recorded"),
+        when=lambda *given: _asks_for_batch(given[2].launch_request),
+    )
     _wrap(Ec2Fleet, "start", before=at("before_start_call"), after=at("after_start_call"))
     _wrap(Ec2Fleet, "resize", after=at("after_resize_call"))
     _wrap(Ec2Fleet, "stop", before=at("before_stop_call"), after=at("after_stop_call"))
@@ -164,6 +170,10 @@ def _make_passers(folder: Path) -> Callable[[Point | RestorePoint], Callable[[],
     return at
 
 
+def _asks_for_batch(request: Mapping[str, Any] | None) -> bool:
+    return bool(request and request.get("batch"))
+
+
 def _has_messages(_dispatcher: object, slots: Sequence[Slot]) -> bool:
     return bool(slots)
 
@@ -183,13 +193,13 @@ def _wrap(
     *,
     before: Callable[[], None] = lambda: None,
     after: Callable[[], None] = lambda: None,
-    when: Callable[..., bool] = lambda *_: True,
+    when: Callable[..., bool] = lambda *_, **__: True,
 ) -> None:
     inner = getattr(owner, name)
 
     @wraps(inner)
     def passing(*args: Any, **kwargs: Any) -> Any:
-        is_meant = when(*args)
+        is_meant = when(*args, **kwargs)
         if is_meant:
             before()
         found = inner(*args, **kwargs)

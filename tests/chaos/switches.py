@@ -32,7 +32,6 @@ def _token() -> None:
         return launch
 
     _replace(Ec2Fleet, "launch", without_token(Ec2Fleet.launch))
-    _replace(Ec2Fleet, "launch_batch", without_token(Ec2Fleet.launch_batch))
 
 
 def _resend() -> None:
@@ -64,15 +63,15 @@ def _answer() -> None:
     machines then.
     """
     from scheduler.operations.change_set import ChangeSet
-    from scheduler.operations.machines import batch
+    from scheduler.operations.machines import launch
 
-    inner = batch._record
+    inner = launch._record
 
-    def record(ports: Ports, rules: Any, name: str, request: dict[str, Any], answer: Any) -> Any:
-        bound, left, change_set = inner(ports, rules, name, request, answer)
+    def record(ports: Ports, rules: Any, asked: Slot, answer: Any) -> Any:
+        bound, left, change_set = inner(ports, rules, asked, answer)
         return (bound, left, change_set) if change_set is not None else ([], list(answer.machines), ChangeSet())
 
-    _replace(batch, "_record", record)
+    _replace(launch, "_record", record)
 
 
 def _power() -> None:

@@ -3,7 +3,7 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -172,9 +172,20 @@ def an_order(number: int = 1, **changes: object) -> LaunchOrder:
         pool="linux",
         launch_id=f"launch-{number}",
         generation=1,
-        offering="c5.large",
+        offerings=("c5.large",),
     )
+    if "offering" in changes:
+        key = changes.pop("offering")
+        changes["offerings"] = (key,) if key else ()
     return msgspec.structs.replace(order, **changes)
+
+
+def launch_one(fleet: Ec2Fleet, request: Mapping[str, Any]) -> Machine:
+    """Send the request for one machine. Raises the refusal of the answer as CloudError."""
+    answer = fleet.launch(request)
+    if not answer.machines:
+        raise answer.refusals[-1].to_error(is_after_unclear=answer.is_after_unclear)
+    return answer.machines[0]
 
 
 Launch = Callable[..., Machine]
@@ -185,6 +196,6 @@ def launch(fleet: Ec2Fleet) -> Launch:
     """Return a function that launches a machine: `launch(number=1, rules=some_rules(), **changes of the order)`."""
 
     def act(number: int = 1, rules: Rules | None = None, **changes: object) -> Machine:
-        return fleet.launch(fleet.freeze(an_order(number, **changes), rules or some_rules()))
+        return launch_one(fleet, fleet.freeze(an_order(number, **changes), rules or some_rules()))
 
     return act

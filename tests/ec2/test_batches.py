@@ -7,10 +7,10 @@ import pytest
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine
-from scheduler.ports import BatchAnswer, BatchOrder, CloudError
+from scheduler.ports import CloudError, LaunchAnswer, LaunchOrder
 from tests.ec2.conftest import IMAGE, Emulator, some_rules
-from workers.ec2.fleet import Ec2Fleet, make_template, read_batch
-from workers.ec2.requests import freeze_batch_request
+from workers.ec2.fleet import Ec2Fleet, make_template, read_answer
+from workers.ec2.requests import freeze_request
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -19,9 +19,9 @@ TYPES = ("c5.large", "m5.large")
 OTHER_IMAGE = "ami-0abcdef1234567890"
 
 
-def a_batch(count: int, *offerings: str) -> BatchOrder:
+def a_batch(count: int, *offerings: str) -> LaunchOrder:
     """Return the order for a batch of this many machines."""
-    return BatchOrder(batch="b1", pool="linux", count=count, offerings=offerings, cluster_id="c1", highest="3.40")
+    return LaunchOrder(batch="b1", pool="linux", count=count, offerings=offerings, cluster_id="c1", highest="3.40")
 
 
 @pytest.fixture
@@ -34,19 +34,19 @@ def rules(client: "EC2Client") -> Rules:
     return some_rules(template, offerings=[{"name": name} for name in TYPES])
 
 
-def launch(fleet: Ec2Fleet, rules: Rules, count: int, *offerings: str) -> BatchAnswer:
+def launch(fleet: Ec2Fleet, rules: Rules, count: int, *offerings: str) -> LaunchAnswer:
     """Send the request of a batch."""
-    return fleet.launch_batch(fleet.freeze_batch(a_batch(count, *offerings), rules))
+    return fleet.launch(fleet.freeze(a_batch(count, *offerings), rules))
 
 
 def test_one_fleet_launches_a_batch_over_all_offerings_and_subnets(
     fleet: Ec2Fleet, rules: Rules, emulator: Emulator
 ) -> None:
-    request = fleet.freeze_batch(a_batch(5, *TYPES), rules)
+    request = fleet.freeze(a_batch(5, *TYPES), rules)
     (config,) = request["parameters"]["LaunchTemplateConfigs"]
     places = [(override["InstanceType"], override["SubnetId"]) for override in config["Overrides"]]
     assert places == [(kind, subnet) for kind in TYPES for subnet in rules.pools["linux"].ec2.subnets]
-    answer = fleet.launch_batch(request)
+    answer = fleet.launch(request)
     assert len({machine.id for machine in answer.machines}) == 5
     assert answer.refusals == ()
     assert {machine.offering for machine in answer.machines} == {"c5.large"}
@@ -57,8 +57,8 @@ def test_one_fleet_launches_a_batch_over_all_offerings_and_subnets(
 
 
 def test_the_same_request_of_a_batch_gives_the_same_machines(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:
-    request = fleet.freeze_batch(a_batch(3, *TYPES), rules)
-    assert fleet.launch_batch(request) == fleet.launch_batch(request)
+    request = fleet.freeze(a_batch(3, *TYPES), rules)
+    assert fleet.launch(request) == fleet.launch(request)
     assert len(emulator.instances()) == 3
     assert [call["replayed"] for call in emulator.calls("CreateFleet")] == [False, True]
 
@@ -70,8 +70,8 @@ def test_a_pool_with_an_image_gets_a_launch_template_once(
     emulator.set_fault(code="InsufficientInstanceCapacity", type="c5.large")
     for batch, image in (("b1", IMAGE), ("b2", IMAGE), ("b3", OTHER_IMAGE)):
         rules = some_rules({"image": image, "volume_gib": 30}, offerings=[{"name": name} for name in TYPES])
-        request = fleet.freeze_batch(msgspec.structs.replace(a_batch(4, *TYPES), batch=batch), rules)
-        answer = fleet.launch_batch(request)
+        request = fleet.freeze(msgspec.structs.replace(a_batch(4, *TYPES), batch=batch), rules)
+        answer = fleet.launch(request)
         assert [machine.offering for machine in answer.machines] == ["m5.large"] * 4
     assert len(emulator.calls("CreateLaunchTemplate")) == 2
     templates = client.describe_launch_templates()["LaunchTemplates"]
@@ -87,7 +87,7 @@ def test_a_template_that_another_process_makes_at_the_same_time_is_used(
     emulator: Emulator, client: "EC2Client"
 ) -> None:
     rules = some_rules({"image": IMAGE, "key_name": "k"}, offerings=[{"name": name} for name in TYPES])
-    request = freeze_batch_request(a_batch(1, *TYPES), rules, "blue", "us-east-1")
+    request = freeze_request(a_batch(1, *TYPES), rules, "blue", "us-east-1")
     make_template(client, request["template"])
     make_template(client, request["template"])
     assert [call["status"] for call in emulator.calls("CreateLaunchTemplate")] == [200, 400]
@@ -102,14 +102,14 @@ def test_a_pool_with_an_image_and_without_offerings_is_launched_in_bulk_without_
     assert [machine.offering for machine in answer.machines] == [None] * 4
     assert [call["status"] for call in emulator.calls("RunInstances")] == [200]
     emulator.steer(quota={"spot_machines": 6})
-    answer = fleet.launch_batch(fleet.freeze_batch(msgspec.structs.replace(a_batch(4), batch="b2"), rules))
+    answer = fleet.launch(fleet.freeze(msgspec.structs.replace(a_batch(4), batch="b2"), rules))
     assert (len(answer.machines), [each.category for each in answer.refusals]) == (2, ["capacity"])
 
 
 def test_a_pool_without_an_image_or_a_template_is_refused() -> None:
     rules = some_rules({}, offerings=[{"name": name} for name in TYPES])
     with pytest.raises(CloudError, match=r"config\.pools\.linux\.ec2\.image"):
-        freeze_batch_request(a_batch(1, *TYPES), rules, "blue", "us-east-1")
+        freeze_request(a_batch(1, *TYPES), rules, "blue", "us-east-1")
 
 
 def test_a_partial_answer_names_the_refused_offering(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:
@@ -152,16 +152,16 @@ def test_an_offering_that_failed_in_one_of_its_places_only_is_refused_if_machine
         "Instances": [{**override, "InstanceType": "t", "InstanceIds": ["i-1", "i-2"], "Lifecycle": "spot"}],
         "Errors": [{**override, "ErrorCode": "InsufficientInstanceCapacity"}],
     }
-    assert read_batch(answer, request).refusals == ()
+    assert read_answer(answer, request).refusals == ()
     answer["Instances"][0]["InstanceIds"] = ["i-1"]
-    assert [each.offering for each in read_batch(answer, request).refusals] == ["a"]
+    assert [each.offering for each in read_answer(answer, request).refusals] == ["a"]
 
 
 def test_user_data_with_the_offering_leaves_ec2_no_choice(fleet: Ec2Fleet, rules: Rules) -> None:
     pool = rules.pools["linux"]
     ec2 = pool.ec2.model_copy(update={"user_data": "echo ${offering}"})
     named = rules.model_copy(update={"pools": {"linux": pool.model_copy(update={"ec2": ec2})}})
-    request = fleet.freeze_batch(a_batch(2, *TYPES), named)
+    request = fleet.freeze(a_batch(2, *TYPES), named)
     assert request["offerings"].keys() == {"c5.large"}
 
 
@@ -169,8 +169,8 @@ def test_hundreds_of_machines_need_few_calls(fleet: Ec2Fleet, rules: Rules, emul
     """Two calls launch them, one for each hundred and two more describe them, and few end them."""
     machines: list[Machine] = []
     for number in range(2):
-        order = BatchOrder(batch=f"b{number}", pool="linux", count=150, offerings=TYPES)
-        machines += fleet.launch_batch(fleet.freeze_batch(order, rules)).machines
+        order = LaunchOrder(batch=f"b{number}", pool="linux", count=150, offerings=TYPES)
+        machines += fleet.launch(fleet.freeze(order, rules)).machines
     ids = [machine.id for machine in machines]
     assert len(set(ids)) == 300
     assert len(fleet.describe(ids)) == 300
@@ -218,7 +218,7 @@ def test_a_fleet_launches_all_machines_of_a_gang_or_none_where_ec2_can(
     order = msgspec.structs.replace(a_batch(3, *types), is_gang=True)
     expected = {**options, "MinTargetCapacity": 3} if options else {}
     for each, wanted in ((order, expected), (a_batch(3, *types), {})):
-        parameters = freeze_batch_request(each, rules, "blue", "us-east-1")["parameters"]
+        parameters = freeze_request(each, rules, "blue", "us-east-1")["parameters"]
         found = parameters.get("SpotOptions" if market == "spot" else "OnDemandOptions", {})
         assert {name: value for name, value in found.items() if name in GANG_KEYS} == wanted
 
@@ -231,10 +231,10 @@ def test_a_gang_without_offerings_is_launched_whole_or_refused(fleet: Ec2Fleet, 
     rules = some_rules({"image": IMAGE}, offerings=[])
     for count, launched in ((6, 0), (5, 5)):
         order = msgspec.structs.replace(a_batch(count), batch=f"b{count}", is_gang=True)
-        request = fleet.freeze_batch(order, rules)
+        request = fleet.freeze(order, rules)
         if launched:
-            assert len(fleet.launch_batch(request).machines) == launched
+            assert len(fleet.launch(request).machines) == launched
         else:
             with pytest.raises(CloudError):
-                fleet.launch_batch(request)
+                fleet.launch(request)
         assert len(emulator.instances()) == launched

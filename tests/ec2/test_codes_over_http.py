@@ -8,7 +8,7 @@ import pytest
 from scheduler.operations.explain import explain
 from scheduler.operations.machines.check import recover
 from scheduler.ports import CloudError
-from tests.ec2.conftest import IMAGE, Emulator, an_order, some_rules
+from tests.ec2.conftest import IMAGE, Emulator, an_order, launch_one, some_rules
 from tests.ec2.test_batches import a_batch
 from tests.ec2.test_errors import KNOWN, REFUSED, Known
 from tests.operations.harness import Harness
@@ -36,7 +36,7 @@ def test_each_code_in_a_call_has_its_meaning(hasty: Ec2Fleet, emulator: Emulator
     for number, (known, code) in enumerate(codes("launch")):
         emulator.set_fault(code=code, where="call", status=400, message=known.message)
         with pytest.raises(CloudError) as caught:
-            hasty.launch(hasty.freeze(an_order(number), some_rules()))
+            launch_one(hasty, hasty.freeze(an_order(number), some_rules()))
         error = caught.value
         found[code, known.note] = (error.category, error.scope, error.code, error.message)
         # The requests have no subnet and no zone: what concerns a place concerns the offering.
@@ -54,7 +54,7 @@ def test_each_code_in_the_errors_of_a_fleet_has_its_meaning(beside: bool, hasty:
     for number, (known, code) in enumerate([*codes("launch"), *codes("fleet")]):
         emulator.set_fault(code=code, where="fleet", type="c5.large", message=known.message)
         order = a_batch(1, *(keys if beside else keys[:1]))
-        request = hasty.freeze_batch(order, rules)
+        request = hasty.freeze(order, rules)
         request["parameters"]["ClientToken"] = f"token-{number}"
         found[code] = describe(hasty, request, has_machines=beside)
         expected[code] = (keys[0], known.category, known.scopes[-1], code, known.message)
@@ -64,7 +64,7 @@ def test_each_code_in_the_errors_of_a_fleet_has_its_meaning(beside: bool, hasty:
 def describe(fleet: Ec2Fleet, request: dict[str, Any], *, has_machines: bool) -> tuple[Any, ...]:
     """Send the request of a batch. Return what the refusal in its answer has."""
     try:
-        answer = fleet.launch_batch(request)
+        answer = fleet.launch(request)
     except CloudError as error:
         # Without machines, an answer with only unclear errors is no answer.
         return "c5.large", error.category, error.scope, error.code, error.message
@@ -79,7 +79,7 @@ def test_each_code_as_a_state_reason_has_its_meaning(hasty: Ec2Fleet, emulator: 
         if known is UNKNOWN:
             continue
         emulator.set_fault(code=f"Client.{code}", where="machine", message=known.message)
-        machine = hasty.launch(hasty.freeze(an_order(number), some_rules()))
+        machine = launch_one(hasty, hasty.freeze(an_order(number), some_rules()))
         ended = hasty.describe([machine.id])[machine.id]
         found[code, known.note] = (ended.state, ended.reason, ended.category, ended.scope)
         meaning = (known.category, known.scopes[-1]) if known.category in REFUSED else (None, None)

@@ -23,7 +23,7 @@ from leasehold_emulator.settings import FaultRule, load_settings
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import CloudError
 from testbed.guarding import Guarded
-from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch, an_order, some_rules
+from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch, an_order, launch_one, some_rules
 from tests.ec2.test_emulator_limits import run
 from workers.ec2.clients import Ec2Access
 from workers.ec2.fleet import Ec2Fleet, make_fleet
@@ -98,7 +98,7 @@ def test_the_call_log_has_every_call(launch: Launch, fleet: Ec2Fleet, emulator: 
 def test_copies_of_a_launch_at_once_make_one_machine(fleet: Ec2Fleet, emulator: Emulator) -> None:
     request = fleet.freeze(an_order(), some_rules())
     with ThreadPoolExecutor(8) as threads:
-        machines = list(threads.map(lambda _: fleet.launch(request), range(16)))
+        machines = list(threads.map(lambda _: launch_one(fleet, request), range(16)))
     assert len({machine.id for machine in machines}) == 1
     assert [call["replayed"] for call in emulator.calls()] == [False] + [True] * 15
 
@@ -266,7 +266,7 @@ def test_calls_of_different_regions_do_not_mix(access: Ec2Access, launch: Launch
         ),
     )
     assert list(other.sweep()) == []
-    assert other.launch(other.freeze(an_order(), some_rules())).zone == "eu-west-1a"
+    assert launch_one(other, other.freeze(an_order(), some_rules())).zone == "eu-west-1a"
     assert [instance["region"] for instance in emulator.instances()] == ["us-east-1", "eu-west-1"]
 
 
@@ -342,20 +342,20 @@ def test_a_process_reads_its_file_and_writes_its_log(process: Process) -> None:
     )
     fleet = make_fleet("blue", access)
     rules = some_rules({"image": IMAGE})
-    assert fleet.launch(fleet.freeze(an_order(1), rules)).id
+    assert launch_one(fleet, fleet.freeze(an_order(1), rules)).id
     assert [instance["state"] for instance in process.emulator.instances()] == ["pending"]
 
     process.write('[[faults]]\ncode = "AuthFailure"\n')
     with pytest.raises(CloudError, match="AuthFailure"):
-        fleet.launch(fleet.freeze(an_order(2), rules))
+        launch_one(fleet, fleet.freeze(an_order(2), rules))
 
     process.write("faults = nonsense that is no TOML\n")
     eventually(lambda: process.emulator.ask("GET", "state")[1]["file_error"] is not None)
     with pytest.raises(CloudError, match="AuthFailure"):
-        fleet.launch(fleet.freeze(an_order(2), rules))
+        launch_one(fleet, fleet.freeze(an_order(2), rules))
 
     process.write("")
-    assert fleet.launch(fleet.freeze(an_order(2), rules)).id
+    assert launch_one(fleet, fleet.freeze(an_order(2), rules)).id
     lines = [json.loads(line) for line in process.log.read_text().splitlines()]
     assert lines == process.emulator.calls()
     assert [line["code"] for line in lines] == [None, "AuthFailure", "AuthFailure", None]

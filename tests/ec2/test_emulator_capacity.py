@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from scheduler.ports import BatchOrder
+from scheduler.ports import LaunchOrder
 from tests.ec2.conftest import IMAGE, Emulator, some_rules
 from workers.ec2.fleet import Ec2Fleet
 
@@ -326,14 +326,14 @@ def test_a_batch_is_spread_over_its_offerings_and_those_without_room_are_refused
     """Two launches with one client token give the same machines, although there is no room any more."""
     emulator.steer(capacity=[a_room(2, CHEAP), a_room(3, MEDIUM)])
     rules = some_rules({"image": IMAGE, "spot_allocation": "lowest-price"}, offerings=[{"name": k} for k in PRICES])
-    order = BatchOrder(
+    order = LaunchOrder(
         batch="b1", pool="linux", count=6, offerings=(CHEAP, MEDIUM, DEAR), cluster_id="c1", highest="3.40"
     )
-    request = fleet.freeze_batch(order, rules)
-    answer = fleet.launch_batch(request)
+    request = fleet.freeze(order, rules)
+    answer = fleet.launch(request)
     assert Counter(machine.offering for machine in answer.machines) == {CHEAP: 2, MEDIUM: 3, DEAR: 1}
     assert [(each.offering, each.category) for each in answer.refusals] == [(CHEAP, "capacity"), (MEDIUM, "capacity")]
-    assert fleet.launch_batch(request) == answer
+    assert fleet.launch(request) == answer
     assert len(emulator.instances()) == 6
 
 

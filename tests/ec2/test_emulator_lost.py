@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from leasehold_emulator import EmulatorServer
 
-from scheduler.ports import BatchOrder, CloudError
+from scheduler.ports import CloudError, LaunchOrder
 from testbed.guarding import Guarded
-from tests.ec2.conftest import REGION, Emulator, Launch, an_order, some_rules
+from tests.ec2.conftest import REGION, Emulator, Launch, an_order, launch_one, some_rules
 from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.fleet import Ec2Fleet, make_fleet
 
@@ -41,7 +41,7 @@ def test_a_launch_whose_answer_is_lost_was_carried_out_and_its_token_gives_it_ag
     request = hasty.freeze(an_order(), some_rules())
     emulator.set_fault(lost=lost, count=1)
     with pytest.raises(CloudError, match=seen) as caught:
-        hasty.launch(request)
+        launch_one(hasty, request)
     assert caught.value.category == "transient"
     [instance] = emulator.instances()
     # boto3 repeated it twice, with the same fault.
@@ -53,7 +53,7 @@ def test_a_launch_whose_answer_is_lost_was_carried_out_and_its_token_gives_it_ag
     assert {(call["status"], call["code"], *call["faults"]) for call in emulator.calls()} == {
         (200, None, f"lost:{lost}")
     }
-    assert hasty.launch(request).id == instance["id"]
+    assert launch_one(hasty, request).id == instance["id"]
     assert emulator.calls()[-1]["lost"] is False
     assert len(emulator.instances()) == 1
 
@@ -66,12 +66,12 @@ def test_throttling_after_a_lost_answer_is_unclear_also_if_boto3_repeated_the_ca
     emulator.steer(throttling={"launch": {"size": 1, "refill": 0.01}})
     emulator.set_fault(lost=lost, count=1)
     with pytest.raises(CloudError, match="RequestLimitExceeded") as caught:
-        hasty.launch(request)
+        launch_one(hasty, request)
     assert caught.value.category == "transient"
     assert [call["code"] for call in emulator.calls()] == [None, *["RequestLimitExceeded"] * 2]
     [instance] = emulator.instances()
     emulator.steer(throttling={})
-    assert hasty.launch(request).id == instance["id"]
+    assert launch_one(hasty, request).id == instance["id"]
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
@@ -90,21 +90,20 @@ def test_a_refusal_after_a_lost_answer_is_marked_and_the_tag_finds_the_machines(
     events.register("before-send.ec2", refuse_repetitions)
     fleet, rules = Ec2Fleet(client, "blue"), some_rules()
     emulator.set_fault(lost="reset", count=1)
-    order = BatchOrder(batch="b1", pool="linux", count=2, offerings=("c5.large",))
-    request = fleet.freeze_batch(order, rules) if is_batch else fleet.freeze(an_order(), rules)
-    send: Any = fleet.launch_batch if is_batch else fleet.launch
+    order = LaunchOrder(batch="b1", pool="linux", count=2, offerings=("c5.large",))
+    request = fleet.freeze(order if is_batch else an_order(), rules)
     with pytest.raises(CloudError, match=code) as caught:
-        send(request)
+        fleet.launch(request)
     assert (caught.value.category, caught.value.is_after_unclear) == ("misconfigured", True)
-    assert len(fleet.find_launch("launch-1")) == (0 if is_batch else 1)
-    assert len(fleet.find_batch("b1")) == (2 if is_batch else 0)
-    assert fleet.find_batch("b2") == []
+    assert len(fleet.find_launched(request)) == (2 if is_batch else 1)
+    for other in (an_order(2), LaunchOrder(batch="b2", pool="linux")):
+        assert fleet.find_launched(fleet.freeze(other, rules)) == []
 
 
 def test_throttling_of_every_attempt_is_a_clear_refusal(hasty: Ec2Fleet, emulator: Emulator) -> None:
     emulator.set_fault(code="RequestLimitExceeded")
     with pytest.raises(CloudError, match="RequestLimitExceeded") as caught:
-        hasty.launch(hasty.freeze(an_order(), some_rules()))
+        launch_one(hasty, hasty.freeze(an_order(), some_rules()))
     assert caught.value.category == "throttled"
     assert len(emulator.calls()) == 3
 
@@ -158,7 +157,7 @@ def test_a_killed_emulator_has_lost_no_line(tmp_path: Path) -> None:
     url = process.stdout.readline().decode().rpartition(" ")[2].strip()
     access = Ec2Access(region=REGION, endpoint_url=url, access_key_id="testing", secret_access_key="testing")
     fleet = make_fleet("blue", access)
-    machines = [fleet.launch(fleet.freeze(an_order(number), some_rules())).id for number in range(3)]
+    machines = [launch_one(fleet, fleet.freeze(an_order(number), some_rules())).id for number in range(3)]
     Emulator(url).order("lose", machines[0])
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=20)

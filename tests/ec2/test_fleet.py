@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduler.ports import MOST_MESSAGE, CloudError, Place
-from tests.ec2.conftest import IMAGE, Emulator, Launch, an_order, some_rules
+from tests.ec2.conftest import IMAGE, Emulator, Launch, an_order, launch_one, some_rules
 from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.fleet import Ec2Fleet, make_fleet, name_zones, read_machine
 
@@ -35,7 +35,7 @@ def test_a_launch_returns_the_machine_with_its_tags(launch: Launch) -> None:
 
 def test_the_same_request_gives_the_same_machine(fleet: Ec2Fleet, emulator: Emulator) -> None:
     request = fleet.freeze(an_order(), some_rules())
-    assert fleet.launch(request).id == fleet.launch(request).id
+    assert launch_one(fleet, request).id == launch_one(fleet, request).id
     assert len(emulator.instances()) == 1
     assert [(call["token"], call["replayed"]) for call in emulator.calls()] == [
         ("launch-1.1", False),
@@ -49,10 +49,10 @@ def test_a_new_generation_gives_another_machine(launch: Launch) -> None:
 
 def test_a_token_with_other_parameters_is_refused(fleet: Ec2Fleet, emulator: Emulator) -> None:
     request = fleet.freeze(an_order(), some_rules())
-    fleet.launch(request)
+    launch_one(fleet, request)
     changed = {**request, "parameters": {**request["parameters"], "InstanceType": "c5.xlarge"}}
     with pytest.raises(CloudError) as caught:
-        fleet.launch(changed)
+        launch_one(fleet, changed)
     assert (caught.value.category, caught.value.code) == ("token", "IdempotentParameterMismatch")
     assert len(emulator.instances()) == 1
 
@@ -166,7 +166,7 @@ def test_a_real_mistake_in_the_pool_is_misconfigured(launch: Launch) -> None:
 def test_parameters_that_boto3_refuses_are_misconfigured(fleet: Ec2Fleet) -> None:
     for request in ({"api": "RunInstances", "parameters": {"Nonsense": 1}}, {"api": "?", "parameters": {}}):
         with pytest.raises(CloudError, match="misconfigured"):
-            fleet.launch(request)
+            launch_one(fleet, request)
 
 
 def test_an_unreachable_endpoint_is_transient(access: Ec2Access) -> None:
@@ -223,7 +223,7 @@ def test_describing_nothing_asks_nothing(fleet: Ec2Fleet, emulator: Emulator) ->
 def test_sweep_sees_all_of_our_cluster_and_nothing_else(launch: Launch, access: Ec2Access, client: "EC2Client") -> None:
     ours = {launch(number).id for number in range(1, 6)}
     green = make_fleet("green", access)
-    theirs = green.launch(green.freeze(an_order(9), some_rules()))
+    theirs = launch_one(green, green.freeze(an_order(9), some_rules()))
     ended = launch(7)
     fleet = Ec2Fleet(client, "blue", page_size=2)
     fleet.terminate([ended.id])
@@ -315,10 +315,12 @@ def test_a_machine_without_identity_is_claimed_and_an_unknown_one_is_no_error(la
 def test_a_launch_is_found_by_its_tag(launch: Launch, fleet: Ec2Fleet, access: Ec2Access) -> None:
     machine = launch(1)
     launch(2)
-    assert [found.id for found in fleet.find_launch("launch-1")] == [machine.id]
-    assert make_fleet("green", access).find_launch("launch-1") == []
+    assert [found.id for found in fleet.find_launched(fleet.freeze(an_order(1), some_rules()))] == [machine.id]
+    assert (
+        make_fleet("green", access).find_launched(make_fleet("green", access).freeze(an_order(1), some_rules())) == []
+    )
     fleet.terminate([machine.id])
-    assert fleet.find_launch("launch-1") == []
+    assert fleet.find_launched(fleet.freeze(an_order(1), some_rules())) == []
 
 
 def test_terminating_twice_or_what_is_not_there_is_no_error(
@@ -370,7 +372,7 @@ def test_an_end_takes_the_configured_time(launch: Launch, fleet: Ec2Fleet, emula
     emulator.steer(boot_seconds=60, terminate_seconds=1)
     machine = launch()
     fleet.terminate([machine.id])
-    assert [found.state for found in fleet.find_launch("launch-1")] == ["stopping"]
+    assert [found.state for found in fleet.find_launched(fleet.freeze(an_order(1), some_rules()))] == ["stopping"]
     assert until(fleet, machine.id, state="terminated") == [("stopping", None), ("terminated", None)]
     assert list(fleet.sweep()) == []
 
@@ -422,9 +424,9 @@ def test_a_machine_of_many_places_has_the_zone_of_its_subnet_and_its_own_tags(
     fleet = make_fleet("blue", access)
     rules = some_rules({"image": IMAGE, "subnets": list(crowded), "user_data": "at ${slot}"})
     order = an_order(4, places=fleet.find_places("linux", rules))
-    machine = fleet.launch(fleet.freeze(order, rules))
+    machine = launch_one(fleet, fleet.freeze(order, rules))
     assert (machine.slot, machine.launch_id, machine.zone) == ("linux-4", "launch-4", "us-east-1b")
-    assert [each.id for each in fleet.find_launch("launch-4")] == [machine.id]
+    assert [each.id for each in fleet.find_launched(fleet.freeze(an_order(4), some_rules()))] == [machine.id]
     attribute = client.describe_instance_attribute(InstanceId=machine.id, Attribute="userData")
     assert base64.b64decode(attribute["UserData"]["Value"]) == b"at linux-4"
     (instance,) = client.describe_instances(InstanceIds=[machine.id])["Reservations"][0]["Instances"]
@@ -451,10 +453,10 @@ def test_a_new_template_that_is_not_found_yet_is_tried_again_after_1_2_and_4_s(
     del request["parameters"]["LaunchTemplateConfigs"][0]["Overrides"][1:]
     emulator.set_fault(action="CreateFleet", code="InvalidLaunchTemplateName.NotFoundException", count=misses)
     if is_launched:
-        assert fleet.launch(request).id
+        assert launch_one(fleet, request).id
     else:
         with pytest.raises(CloudError) as caught:
-            fleet.launch(request)
+            launch_one(fleet, request)
         assert caught.value.category == "misconfigured"
     assert pauses == [1.0, 2.0, 4.0][: misses - 1]
     assert [call["status"] for call in emulator.calls("CreateLaunchTemplate")] == [200]

@@ -85,7 +85,7 @@ def test_a_look_up_that_fails_otherwise_is_no_fault_of_the_rules(access: Ec2Acce
 
 
 def test_a_pool_whose_image_was_not_found_yet_launches_nothing() -> None:
-    order = LaunchOrder(slot="linux-1", pool="linux", launch_id="l", generation=1, offering=None)
+    order = LaunchOrder(slot="linux-1", pool="linux", launch_id="l", generation=1)
     rules = some_rules({"pools": {"linux": {"ec2": {"image": LATEST}}}})
     with pytest.raises(CloudError, match=r"pools\.linux\.ec2\.image: expected an image that was found"):
         freeze_request(order, rules, "leasehold", REGION)

@@ -12,7 +12,7 @@ from scheduler.operations.machines.check import recover, sweep
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.market.refresh import refresh_on_demand
 from scheduler.operations.tick.tick import tick
-from scheduler.ports import BatchOrder, CloudError, LaunchOrder
+from scheduler.ports import CloudError, LaunchOrder
 from scheduler.store.memory import MemoryStore
 from testbed.processes import wait_for
 from tests.ec2.conftest import IMAGE, Emulator
@@ -88,12 +88,12 @@ def test_the_ledger_has_the_lives_of_all_machines_also_of_those_without_a_slot(
     rules = process.ports.rules()
     # Machines that no slot can have: those of an unknown batch beyond the empty slots, and one of a removed slot.
     identity = process.store.read_cluster().identity
-    order = BatchOrder(
+    order = LaunchOrder(
         batch="unknown", pool="linux", count=7, offerings=("c5.large",), cluster_id=identity, highest="0.0"
     )
-    fleet.launch_batch(fleet.freeze_batch(order, rules))
+    fleet.launch(fleet.freeze(order, rules))
     lone = LaunchOrder(
-        slot="linux-99", pool="linux", launch_id="lone", generation=1, offering="m5.large", cluster_id=identity
+        slot="linux-99", pool="linux", launch_id="lone", generation=1, offerings=("m5.large",), cluster_id=identity
     )
     fleet.launch(fleet.freeze(lone, rules))
     # The slots have work, and answers about ends are lost. The seconds until a launch is answered are not booked.

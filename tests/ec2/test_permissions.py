@@ -12,12 +12,12 @@ from leasehold.doctor.cloud import look_at_cloud
 from leasehold.doctor.findings import Finding
 from leasehold.texts.change_commands import format_toml
 from scheduler.model.rules import Rules
-from scheduler.ports import BatchOrder, CloudError
+from scheduler.ports import CloudError, LaunchOrder
 from tests.ec2.conftest import IMAGE, REGION, Emulator, an_order, some_rules
 from workers.configuration import read_configuration
 from workers.ec2.clients import Ec2Access
 from workers.ec2.permissions import Permissions, make_single
-from workers.ec2.requests import freeze_batch_request, freeze_request
+from workers.ec2.requests import freeze_request
 
 TWO_TYPES = [{"name": "c5.large", "market": "on-demand"}, {"name": "m5.large", "market": "on-demand"}]
 
@@ -29,7 +29,7 @@ def permissions(access: Ec2Access) -> Permissions:
 
 def a_batch(rules: Rules) -> dict[str, Any]:
     keys = tuple(rules.pools["linux"].offering_by_key)
-    return freeze_batch_request(BatchOrder(batch="b", pool="linux", count=2, offerings=keys), rules, "blue", REGION)
+    return freeze_request(LaunchOrder(batch="b", pool="linux", count=2, offerings=keys), rules, "blue", REGION)
 
 
 def test_a_batch_of_a_pool_with_an_image_tries_three_calls_and_makes_nothing(

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from scheduler.ports import MOST_MESSAGE, BatchAnswer, CloudError, Refusal
+from scheduler.ports import MOST_MESSAGE, CloudError, LaunchAnswer, Refusal
 from tests.ec2.conftest import Emulator, Launch
 from tests.ec2.test_batches import TYPES, a_batch, launch, rules
-from workers.ec2.fleet import Ec2Fleet, read_batch
+from workers.ec2.fleet import Ec2Fleet, read_answer
 
 if TYPE_CHECKING:
     from scheduler.model.rules import Rules
@@ -21,7 +21,7 @@ PLACES = {
 }
 
 
-def read(*errors: tuple[str, str, str], machines: int = 0, places: dict[str, Any] | None = None) -> BatchAnswer:
+def read(*errors: tuple[str, str, str], machines: int = 0, places: dict[str, Any] | None = None) -> LaunchAnswer:
     """Return the answer to a batch of two machines. `errors`: (instance type, subnet, code)."""
     request = {
         "parameters": {"TargetCapacitySpecification": {"TotalTargetCapacity": 2}, "TagSpecifications": [{"Tags": []}]},
@@ -36,7 +36,7 @@ def read(*errors: tuple[str, str, str], machines: int = 0, places: dict[str, Any
         "Instances": [{**at("b", "s2"), "InstanceType": "b", "InstanceIds": ids, "Lifecycle": "spot"}] if ids else [],
         "Errors": [{**at(kind, subnet), "ErrorCode": code, "ErrorMessage": "no"} for kind, subnet, code in errors],
     }
-    return read_batch(answer, request)
+    return read_answer(answer, request)
 
 
 def a_refusal(offering: str, code: str, category: Any, scope: Any = "offering", place: str = "") -> Refusal:
@@ -143,7 +143,7 @@ def test_a_permission_that_lacks_for_several_offerings_concerns_the_pool(
     def refused(*offerings: str) -> str:
         order = msgspec.structs.replace(a_batch(2, *offerings), batch=f"batch-{len(offerings)}")
         try:
-            return fleet.launch_batch(fleet.freeze_batch(order, rules)).refusals[-1].scope
+            return fleet.launch(fleet.freeze(order, rules)).refusals[-1].scope
         except CloudError as error:
             return error.scope
 

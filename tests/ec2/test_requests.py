@@ -8,20 +8,19 @@ import msgspec
 import pytest
 
 from scheduler.model.rules import Rules, read_rules, with_images
-from scheduler.ports import BatchOrder, CloudError, Place
+from scheduler.ports import CloudError, LaunchOrder, Place
 from tests.ec2.conftest import IMAGE, an_order, some_rules
-from workers.ec2.requests import client_token, find_places, freeze_batch_request, freeze_request, read_written
+from workers.ec2.requests import client_token, find_places, freeze_request, read_written
 
 TEMPLATE: dict[str, Any] = {"launch_template": "lt-0123456789abcdef0", "launch_template_version": 7}
 
 
 def frozen(rules: Rules, **changes: object) -> dict[str, Any]:
-    order = msgspec.structs.replace(an_order(), **changes)
-    return freeze_request(order, rules, "blue", "us-east-1")
+    return freeze_request(an_order(1, **changes), rules, "blue", "us-east-1")
 
 
-def a_batch(*offerings: str, **changes: object) -> BatchOrder:
-    return msgspec.structs.replace(BatchOrder(batch="b1", pool="linux", count=2, offerings=offerings), **changes)
+def a_batch(*offerings: str, **changes: object) -> LaunchOrder:
+    return msgspec.structs.replace(LaunchOrder(batch="b1", pool="linux", count=2, offerings=offerings), **changes)
 
 
 def test_an_image_makes_run_instances() -> None:
@@ -215,7 +214,7 @@ def test_a_fleet_names_each_type_once_in_a_zone_in_the_subnet_with_the_most_free
     for ec2 in (TEMPLATE, {"image": IMAGE}):
         rules = some_rules({**ec2, "subnets": FOUR})
         assert places_of(frozen(rules, places=places)) == wanted
-        assert places_of(freeze_batch_request(a_batch("c5.large", places=places), rules, "blue", "us-east-1")) == wanted
+        assert places_of(freeze_request(a_batch("c5.large", places=places), rules, "blue", "us-east-1")) == wanted
 
 
 def test_without_an_answer_of_ec2_the_written_zone_of_a_subnet_counts() -> None:
@@ -240,7 +239,7 @@ def test_a_type_in_two_offerings_stands_once_in_a_fleet(
     offerings: list[dict[str, Any]], wanted: list[tuple[str, str]]
 ) -> None:
     named = [{"type": "c5.large", **each, "name": f"o{number}"} for number, each in enumerate(offerings)]
-    request = freeze_batch_request(a_batch("o0", "o1"), some_rules(offerings=named), "blue", "us-east-1")
+    request = freeze_request(a_batch("o0", "o1"), some_rules(offerings=named), "blue", "us-east-1")
     assert [(kind, zone) for kind, _, zone in places_of(request)] == wanted
     assert sum(map(len, request["offerings"].values())) == len(wanted)
 
@@ -257,7 +256,7 @@ def test_a_type_in_two_offerings_stands_once_in_a_fleet(
 def test_a_held_place_is_left_out_unless_no_other_is_left(held: list[str], chosen: list[str]) -> None:
     rules = some_rules({**TEMPLATE, "subnets": ["us-east-1a:subnet-1", "us-east-1a:subnet-2", "us-east-1b:subnet-3"]})
     assert [place[1] for place in places_of(frozen(rules, held_places=held))] == chosen
-    batch = freeze_batch_request(a_batch("c5.large", held_places=held), rules, "blue", "us-east-1")
+    batch = freeze_request(a_batch("c5.large", held_places=held), rules, "blue", "us-east-1")
     assert [place[1] for place in places_of(batch)] == chosen
 
 
@@ -315,7 +314,7 @@ HOPS = [
 def test_metadata_options_are_those_of_the_users_template_unless_the_pool_sets_a_hop_limit(
     ec2: dict[str, Any], hops: int | None
 ) -> None:
-    request = freeze_batch_request(a_batch("c5.large"), some_rules(ec2), "blue", "us-east-1")
+    request = freeze_request(a_batch("c5.large"), some_rules(ec2), "blue", "us-east-1")
     (config,) = request["parameters"]["LaunchTemplateConfigs"]
     wanted = None if hops is None else {
         "HttpTokens": "required", "HttpPutResponseHopLimit": hops, "HttpEndpoint": "enabled"
@@ -337,7 +336,7 @@ def test_metadata_options_are_those_of_the_users_template_unless_the_pool_sets_a
 )
 def test_the_size_of_a_volume_is_that_of_the_root_device(ec2: dict[str, Any], device: str) -> None:
     rules = with_images(some_rules(ec2), {f"root:{IMAGE}": "/dev/sda1"})
-    request = freeze_batch_request(a_batch("c5.large"), rules, "blue", "us-east-1")
+    request = freeze_request(a_batch("c5.large"), rules, "blue", "us-east-1")
     (override,) = request["parameters"]["LaunchTemplateConfigs"][0]["Overrides"]
     (mapping,) = override["BlockDeviceMappings"]
     assert (mapping["DeviceName"], mapping["Ebs"]["VolumeSize"]) == (device, 40)

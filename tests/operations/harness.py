@@ -14,7 +14,6 @@ from scheduler.model.slots import Machine, Slot, list_batches
 from scheduler.model.view import Row
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.intake import accept
-from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.power import start_all, stop_all
@@ -25,10 +24,9 @@ from scheduler.operations.tick.commit import PlannedRules
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.tick.tick import Ticked, tick
 from scheduler.ports import (
-    BatchAnswer,
-    BatchOrder,
     CloudError,
     EventFilter,
+    LaunchAnswer,
     LaunchOrder,
     OutboxMessage,
     Place,
@@ -70,7 +68,7 @@ class CountingFleet:
         """Machine -> the error with which the cloud refuses to stop or start it."""
         self.protected: dict[str, CloudError] = {}
         """Machine -> the error with which the cloud refuses to terminate it."""
-        self.answers: dict[str, BatchAnswer] = {}
+        self.answers: dict[str, LaunchAnswer] = {}
         """Client token -> the answer to the request of a batch."""
         self.most: int | None = None
         """The most machines that one request of a batch gets; None: all."""
@@ -86,45 +84,21 @@ class CountingFleet:
         return ()
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """See Fleet."""
-        return {"token": f"{order.launch_id}/{order.generation}", **msgspec.to_builtins(order)}
-
-    def launch(self, request: Mapping[str, Any]) -> Machine:
-        """See Fleet."""
-        if self.errors:
-            raise self.errors.pop(0)
-        name = self.by_token.setdefault(request["token"], f"i-{len(self.by_token) + 1}")
-        if name not in self.machines:
-            term, token = (request["highest"] or "0.0").split(".")
-            self.machines[name] = Machine(
-                id=name,
-                state="running",
-                address="10.0.0.1",
-                slot=request["slot"],
-                pool=request["pool"],
-                launch_id=request["launch_id"],
-                offering=request["offering"],
-                cluster_id=request["cluster_id"] or None,
-                highest_term=int(term),
-                highest_token=int(token),
-            )
-        self.during_launch()
-        return self.machines[name]
-
-    def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
         """See Fleet. All offerings of the pool are one place."""
-        return {"token": f"batch-{order.batch}", "order": msgspec.to_builtins(order), "offerings": order.offerings}
+        token = f"batch-{order.batch}" if order.batch else f"{order.launch_id}/{order.generation}"
+        return {"token": token, "order": msgspec.to_builtins(order), "offerings": order.offerings}
 
-    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
-        """See Fleet. At most `most` machines are launched, with the last of the offerings."""
+    def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
+        """See Fleet. At most `most` machines of a batch are launched, with the last of the offerings."""
         if self.errors:
             raise self.errors.pop(0)
-        order = request["order"]
-        token = request["token"]
+        order, token = request["order"], request["token"]
         if token not in self.answers:
-            count = order["count"] if self.most is None else min(self.most, order["count"])
+            batch = order["batch"]
+            count = order["count"] if self.most is None or not batch else min(self.most, order["count"])
             key = (order["offerings"] or [None])[-1]
             term, number = (order["highest"] or "0.0").split(".")
+            own = {} if batch else {"slot": order["slot"], "launch_id": order["launch_id"]}
             machines: list[Machine] = []
             for _ in range(count):
                 name = self.by_token.setdefault(f"{token}/{len(machines)}", f"i-{len(self.by_token) + 1}")
@@ -134,33 +108,32 @@ class CountingFleet:
                         state="running",
                         address="10.0.0.1",
                         pool=order["pool"],
-                        batch=order["batch"],
+                        batch=batch,
                         offering=key,
                         cluster_id=order["cluster_id"] or None,
                         highest_term=int(term),
                         highest_token=int(number),
+                        **own,
                     )
                 )
             self.machines |= {machine.id: machine for machine in machines}
             short = Refusal(offering=key, category="capacity", code="InsufficientInstanceCapacity")
-            self.answers[token] = BatchAnswer(
+            self.answers[token] = LaunchAnswer(
                 machines=tuple(machines), refusals=() if count == order["count"] else (short,)
             )
         self.during_launch()
-        return self.answers[token]
+        answer = self.answers[token]
+        return msgspec.structs.replace(answer, machines=tuple(self.machines[each.id] for each in answer.machines))
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
         """See Fleet."""
         shown = self.machines.keys() - self.hidden
         return {name: self.machines[name] for name in machines if name in shown}
 
-    def find_launch(self, launch_id: str) -> list[Machine]:
+    def find_launched(self, request: Mapping[str, Any]) -> list[Machine]:
         """See Fleet."""
-        return [machine for machine in self.sweep() if machine.launch_id == launch_id]
-
-    def find_batch(self, batch: str) -> list[Machine]:
-        """See Fleet."""
-        return [machine for machine in self.sweep() if machine.batch == batch]
+        batch, own = request["order"]["batch"], request["order"]["launch_id"]
+        return [each for each in self.sweep() if (each.batch == batch if batch else each.launch_id == own)]
 
     def sweep(self) -> Iterator[Machine]:
         """See Fleet."""
@@ -266,8 +239,8 @@ class Mailbox:
 
 
 TASKS: dict[str, Callable[..., object]] = {
-    "launch": launch,
-    "launch_batch": launch_batch,
+    "launch": lambda ports, slot_id, launch_id: launch(ports, launch_id, slot_id),
+    "launch_batch": launch,
     "terminate": terminate,
     "start": start_all,
     "stop": stop_all,

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from scheduler.operations.machines.batch import launch_batch
+from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.terminate import terminate_all
 from scheduler.operations.tick.tick import tick
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -36,7 +36,7 @@ def test_a_batch_that_two_processes_launch_and_a_third_gives_up_has_a_machine_fo
         terminate_all(rivals.second.ports, [("linux-2", 1), ("linux-3", 1)])
 
     ports = [rivals.first.ports, rivals.second.ports]
-    results = race(*(partial(launch_batch, each, batch) for each in ports), give_up)
+    results = race(*(partial(launch, each, batch) for each in ports), give_up)
     assert [each for each in results if isinstance(each, Exception)] == []
     slots = rivals.store.find_slots()
     bound = [slot.instance_id for slot in slots if slot.instance_id is not None]

@@ -7,12 +7,11 @@ import pytest
 
 from scheduler.model.launch_backoff import Hold
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import recover
-from scheduler.operations.machines.launch import MOST_ATTEMPTS
+from scheduler.operations.machines.launch import MOST_ATTEMPTS, launch
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.machines.terminate import terminate, terminate_all
-from scheduler.ports import BatchAnswer, CloudError, Refusal
+from scheduler.ports import CloudError, LaunchAnswer, Refusal
 from tests.operations.harness import Harness
 
 NAMES = ["linux-1", "linux-2", "linux-3"]
@@ -51,7 +50,7 @@ def holds(harness: Harness) -> list[tuple[str, str]]:
 
 def test_launches_of_one_tick_are_one_message_and_one_request(harness: Harness) -> None:
     assert harness.mailbox.tasks == [("launch_batch", (batch_of(harness),))]
-    assert launch_batch(harness.ports, batch_of(harness)) == "success"
+    assert launch(harness.ports, batch_of(harness)) == "success"
     assert len(harness.fleet.answers) == 1
     assert [harness.slot(name).instance_id for name in NAMES] == ["i-1", "i-2", "i-3"]
     assert states(harness) == ["booting"] * 3
@@ -76,7 +75,7 @@ def test_machines_whose_user_data_names_the_slot_are_launched_one_by_one(variabl
 
 def test_a_batch_that_runs_twice_is_launched_once(harness: Harness) -> None:
     batch = batch_of(harness)
-    assert [launch_batch(harness.ports, batch) for _ in range(2)] == ["success", "not_wanted"]
+    assert [launch(harness.ports, batch) for _ in range(2)] == ["success", "not_wanted"]
     assert len(harness.fleet.running) == 3
 
 
@@ -85,10 +84,10 @@ def test_copies_of_a_batch_that_run_at_once_are_launched_once(harness: Harness) 
 
     def meanwhile() -> None:
         harness.fleet.during_launch = lambda: None
-        results.append(launch_batch(harness.ports, batch))
+        results.append(launch(harness.ports, batch))
 
     harness.fleet.during_launch = meanwhile
-    results.append(launch_batch(harness.ports, batch))
+    results.append(launch(harness.ports, batch))
     assert results == ["success", "repeated"]
     assert (len(harness.fleet.running), harness.fleet.terminations) == (3, [])
 
@@ -97,7 +96,7 @@ def test_a_partial_answer_is_kept_and_the_rest_is_planned_again_at_once(harness:
     harness.fleet.most = 2
     batch = batch_of(harness)
     kicks = harness.notifier.kicks
-    assert launch_batch(harness.ports, batch) == "success"
+    assert launch(harness.ports, batch) == "success"
     assert states(harness) == ["booting", "booting", "empty"]
     assert holds(harness) == [("capacity", "")]
     assert harness.notifier.kicks > kicks
@@ -116,7 +115,7 @@ def test_a_slot_that_was_given_up_during_the_launch_gets_no_machine(harness: Har
         harness.tick()
 
     harness.fleet.during_launch = meanwhile
-    assert launch_batch(harness.ports, batch_of(harness)) == "aborted"
+    assert launch(harness.ports, batch_of(harness)) == "aborted"
     assert harness.fleet.running == []
     assert states(harness) == ["empty"] * 3
 
@@ -124,12 +123,12 @@ def test_a_slot_that_was_given_up_during_the_launch_gets_no_machine(harness: Har
 def test_an_unclear_outcome_is_repeated_with_the_same_request(harness: Harness) -> None:
     batch = batch_of(harness)
     harness.fleet.errors = [CloudError("transient", "InternalError", "")]
-    assert launch_batch(harness.ports, batch) == "transient"
+    assert launch(harness.ports, batch) == "transient"
     stored = harness.slot().launch_request
     assert stored is not None
-    assert launch_batch(harness.ports, batch) == "not_wanted"
+    assert launch(harness.ports, batch) == "not_wanted"
     harness.now += 1
-    assert launch_batch(harness.ports, batch) == "success"
+    assert launch(harness.ports, batch) == "success"
     assert harness.fleet.answers.keys() == {stored["token"]}
     assert harness.slot().launch_request is None
 
@@ -139,17 +138,17 @@ def test_an_outcome_that_stays_unclear_is_misconfigured(harness: Harness) -> Non
     harness.fleet.errors = [CloudError("unknown", "Odd", "")] * MOST_ATTEMPTS
     results = []
     for _ in range(MOST_ATTEMPTS):
-        results.append(launch_batch(harness.ports, batch))
+        results.append(launch(harness.ports, batch))
         harness.now += 10
     assert results == ["transient"] * (MOST_ATTEMPTS - 1) + ["misconfigured"]
     assert states(harness) == ["error"] * 3
-    assert launch_batch(harness.ports, batch) == "not_wanted"
+    assert launch(harness.ports, batch) == "not_wanted"
 
 
 @pytest.mark.parametrize("category", ["capacity", "quota", "throttled", "auth"])
 def test_a_refused_batch_pauses_launches_once(harness: Harness, category: Any) -> None:
     harness.fleet.errors = [CloudError(category, "Refused", "")]
-    assert launch_batch(harness.ports, batch_of(harness)) == category
+    assert launch(harness.ports, batch_of(harness)) == category
     assert states(harness) == ["empty"] * 3
     assert [kind for kind, _ in holds(harness)] == [category]
     (hold,) = (row for row in harness.store.read_rows() if isinstance(row, Hold))
@@ -161,7 +160,7 @@ def test_a_machine_without_a_known_id_is_found_by_the_batch(harness: Harness) ->
     batch = batch_of(harness)
     harness.ports.fleet = LostAnswers(harness)  # type: ignore[assignment]
     with pytest.raises(LostError):
-        launch_batch(harness.ports, batch)
+        launch(harness.ports, batch)
     harness.ports.fleet = harness.fleet
     harness.ask("cancel", reservation="r2")
     harness.ask("cancel", reservation="r3")
@@ -178,14 +177,14 @@ def test_a_slot_that_was_given_up_before_the_request_is_not_in_it(harness: Harne
     harness.now += 31
     harness.tick()
     assert terminate_all(harness.ports, [(name, 1) for name in NAMES]) == dict.fromkeys(NAMES, "empty")
-    assert launch_batch(harness.ports, batch) == "not_wanted"
+    assert launch(harness.ports, batch) == "not_wanted"
     assert harness.fleet.machines == {}
 
 
 def test_a_lost_answer_is_repeated_and_the_sweep_leaves_its_machines_alone(harness: Harness) -> None:
     harness.ports.fleet = LostAnswers(harness)  # type: ignore[assignment]
     with pytest.raises(LostError):
-        launch_batch(harness.ports, batch_of(harness))
+        launch(harness.ports, batch_of(harness))
     harness.ports.fleet = harness.fleet
     harness.now += 5
     assert reconcile(harness.ports, 0.0).strangers == 0
@@ -195,11 +194,11 @@ def test_a_lost_answer_is_repeated_and_the_sweep_leaves_its_machines_alone(harne
 
 def test_no_other_slot_adopts_a_machine_of_a_batch_whose_request_a_backup_does_not_have_yet(harness: Harness) -> None:
     planned = [harness.slot(name) for name in NAMES]
-    launch_batch(harness.ports, batch_of(harness))
+    launch(harness.ports, batch_of(harness))
     with harness.store.transaction() as transaction:
         transaction.save([msgspec.structs.replace(slot, version=harness.slot(slot.id).version) for slot in planned])
     assert reconcile(harness.ports, 0.0).strangers == 0
-    launch_batch(harness.ports, batch_of(harness))
+    launch(harness.ports, batch_of(harness))
     assert [slot.instance_id for slot in harness.store.find_slots() if slot.instance_id] == ["i-1", "i-2", "i-3"]
 
 
@@ -228,7 +227,7 @@ def test_ec2_may_choose_among_all_offerings_that_serve_the_slot() -> None:
         harness.submit(f"r{number}")
     harness.tick()
     assert harness.slot().offering == "small"
-    launch_batch(harness.ports, batch_of(harness))
+    launch(harness.ports, batch_of(harness))
     (answer,) = harness.fleet.answers.values()
     assert {machine.offering for machine in answer.machines} == {"large/spot"}
     bound = harness.slot()
@@ -302,16 +301,16 @@ class LostAnswers:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fleet, name)
 
-    def launch_batch(self, request: Any) -> None:
+    def launch(self, request: Any) -> None:
         """Launch the machines of a batch, and raise LostError."""
-        self._fleet.launch_batch(request)
+        self._fleet.launch(request)
         raise LostError
 
 
 def test_a_batch_that_cannot_be_settled_costs_one_call_however_many_slots_were_given_up(harness: Harness) -> None:
     harness.ports.fleet = LostAnswers(harness)  # type: ignore[assignment]
     with pytest.raises(LostError):
-        launch_batch(harness.ports, batch_of(harness))
+        launch(harness.ports, batch_of(harness))
     harness.ports.fleet = harness.fleet
     harness.now += 31
     harness.tick()
@@ -324,14 +323,14 @@ def test_a_batch_that_cannot_be_settled_costs_one_call_however_many_slots_were_g
 
 def test_beside_machines_a_refusal_of_the_caller_concerns_the_offering_only(harness: Harness) -> None:
     harness.fleet.most = 2
-    launch = harness.fleet.launch_batch
+    send = harness.fleet.launch
     refusal = Refusal(offering=None, category="auth", code="AuthFailure", message="who?", scope="caller")
 
-    def refuse(request: Any) -> BatchAnswer:
-        return msgspec.structs.replace(launch(request), refusals=(refusal,))
+    def refuse(request: Any) -> LaunchAnswer:
+        return msgspec.structs.replace(send(request), refusals=(refusal,))
 
-    harness.fleet.launch_batch = refuse  # type: ignore[method-assign]
-    assert launch_batch(harness.ports, batch_of(harness)) == "success"
+    harness.fleet.launch = refuse  # type: ignore[method-assign]
+    assert launch(harness.ports, batch_of(harness)) == "success"
     assert [row.id for row in harness.store.read_rows() if isinstance(row, Hold)] == ["linux/auth/"]
 
 
@@ -342,7 +341,7 @@ def test_a_refused_request_refuses_all_offerings_that_it_names() -> None:
         harness.submit(f"r{number}")
     harness.tick()
     harness.fleet.errors = [CloudError("misconfigured", "InvalidKeyPair.NotFound", "no such key")]
-    assert launch_batch(harness.ports, batch_of(harness)) == "misconfigured"
+    assert launch(harness.ports, batch_of(harness)) == "misconfigured"
     found = {row.id: (row.code, row.streak) for row in harness.store.read_rows() if isinstance(row, Hold)}
     expected = ("InvalidKeyPair.NotFound", 1)
     assert found == {f"linux/misconfigured/{key}": expected for key in ("small", "large/spot")}

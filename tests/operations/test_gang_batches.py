@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from scheduler.model.launch_backoff import Hold
-from scheduler.operations.machines.batch import launch_batch
-from scheduler.ports import BatchAnswer, CloudError
+from scheduler.operations.machines.launch import launch
+from scheduler.ports import CloudError, LaunchAnswer
 from tests.operations.harness import Harness
 
 POOL: dict[str, Any] = {"system": "x86_64-linux", "max_slots": 6, "lease_ttl": 0, "launch_timeout": 30}
@@ -51,7 +51,7 @@ def test_an_order_has_whether_its_machines_are_of_use_only_together(fields: dict
         harness.submit(f"r{number}", **fields)
     harness.tick()
     harness.fleet.errors = [CloudError("transient", "InternalError", "")]
-    launch_batch(harness.ports, batch_of(harness))
+    launch(harness.ports, batch_of(harness))
     stored = harness.slot().launch_request
     assert stored is not None
     assert stored["order"]["is_gang"] is is_gang
@@ -59,9 +59,9 @@ def test_an_order_has_whether_its_machines_are_of_use_only_together(fields: dict
 
 def test_an_incomplete_gang_is_ended_at_once(harness: Harness) -> None:
     harness.fleet.most = 2
-    assert launch_batch(harness.ports, batch_of(harness)) == "capacity"
+    assert launch(harness.ports, batch_of(harness)) == "capacity"
     assert states(harness) == ["terminating", "terminating", "empty"]
-    assert launch_batch(harness.ports, batch_of(harness)) == "not_wanted"
+    assert launch(harness.ports, batch_of(harness)) == "not_wanted"
     harness.fleet.most = 0
     harness.play_tasks()
     assert sorted(harness.fleet.terminations) == ["i-1", "i-2"]
@@ -70,7 +70,7 @@ def test_an_incomplete_gang_is_ended_at_once(harness: Harness) -> None:
 
 def test_a_killed_worker_leaves_the_end_of_an_incomplete_gang_to_the_next_one(harness: Harness) -> None:
     harness.fleet.most = 2
-    launch_batch(harness.ports, batch_of(harness))
+    launch(harness.ports, batch_of(harness))
     harness.mailbox.tasks.clear()
     harness.fleet.most = None
     harness.settle(120)
@@ -81,7 +81,7 @@ def test_a_killed_worker_leaves_the_end_of_an_incomplete_gang_to_the_next_one(ha
 
 def test_what_an_incomplete_gang_has_cost_is_booked(harness: Harness) -> None:
     harness.fleet.most = 2
-    launch_batch(harness.ports, batch_of(harness))
+    launch(harness.ports, batch_of(harness))
     harness.mailbox.tasks.clear()
     harness.now += 60
     harness.settle(10)
@@ -95,13 +95,13 @@ def test_an_incomplete_gang_pauses_its_offering_even_without_an_error_of_ec2(
     batch = batch_of(harness)
     harness.fleet.most = 2
     if not has_error:
-        answer = harness.fleet.launch_batch
+        answer = harness.fleet.launch
 
-        def without_error(request: Any) -> BatchAnswer:
-            return BatchAnswer(machines=answer(request).machines)
+        def without_error(request: Any) -> LaunchAnswer:
+            return LaunchAnswer(machines=answer(request).machines)
 
-        harness.fleet.launch_batch = without_error  # type: ignore[method-assign]
-    launch_batch(harness.ports, batch)
+        harness.fleet.launch = without_error  # type: ignore[method-assign]
+    launch(harness.ports, batch)
     assert [row.kind for row in harness.store.read_rows() if isinstance(row, Hold)] == ["capacity"]
     harness.now += 1
     harness.tick()
@@ -118,6 +118,6 @@ def test_slots_that_were_given_up_do_not_make_a_gang_incomplete(harness: Harness
         harness.tick()
 
     harness.fleet.during_launch = meanwhile
-    assert launch_batch(harness.ports, batch_of(harness)) == "aborted"
+    assert launch(harness.ports, batch_of(harness)) == "aborted"
     assert harness.fleet.running == []
     assert states(harness) == ["empty"] * 3

@@ -7,8 +7,9 @@ import pytest
 
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.interrupt import MOST_BATCHES, HandledNotices, handle_notices
+from scheduler.operations.machines.launch import order_of
 from scheduler.operations.machines.terminate import terminate
-from scheduler.ports import CloudError, EventFilter, LaunchOrder, Notice
+from scheduler.ports import CloudError, EventFilter, Notice
 from tests.memory_feed import MOST_AT_ONCE, MemoryFeed
 from tests.operations.harness import CONFIG, NOW, Harness
 
@@ -173,10 +174,7 @@ def a_launching_harness() -> tuple[Harness, MemoryFeed]:
     harness.tick()
     slot = harness.slot()
     assert slot.state == "launching"
-    order = LaunchOrder(
-        slot=slot.id, pool=slot.pool, launch_id=slot.launch_id or "", generation=slot.epoch, offering=slot.offering
-    )
-    request = harness.fleet.freeze(order, harness.ports.rules())
+    request = harness.fleet.freeze(order_of(slot), harness.ports.rules())
     harness.put(msgspec.structs.replace(slot, launch_request=request))
     harness.fleet.launch(request)
     return harness, MemoryFeed(harness.clock, HIDDEN)

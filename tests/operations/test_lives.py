@@ -52,7 +52,7 @@ def test_a_request_that_is_sent_again_keeps_its_digest() -> None:
     harness.tick()
     harness.fleet.errors.append(CloudError("transient", "ConnectionError", "no answer"))
     slot = harness.slot()
-    assert launch(harness.ports, slot.id, slot.launch_id or "") == "transient"
+    assert launch(harness.ports, slot.launch_id or "", slot.id) == "transient"
     before = digest_in_force(harness)
     apply_rules(harness.ports, with_image("ami-2"))
     harness.settle()

@@ -4,7 +4,7 @@ from typing import Any
 
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.operations.explain import describe_conditions, explain
-from scheduler.operations.machines.batch import launch_batch
+from scheduler.operations.machines.launch import launch
 from scheduler.operations.market.offers import Ages, Offer, list_offers
 from tests.operations.harness import Harness
 
@@ -119,6 +119,6 @@ def test_an_offering_that_waits_for_spot_again_after_is_no_alternative_in_a_bulk
     for number in range(2):
         harness.submit(f"r{number}")
     harness.tick()
-    launch_batch(harness.ports, harness.slot().batch or "")
+    launch(harness.ports, harness.slot().batch or "")
     (answer,) = harness.fleet.answers.values()
     assert {machine.offering for machine in answer.machines} == {"m/spot"}

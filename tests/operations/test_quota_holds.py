@@ -35,7 +35,7 @@ def a_harness(*cpus: int) -> Harness:
 
 def answer(harness: Harness, slot: str, *errors: str) -> str:
     harness.fleet.errors = [CloudError(each, "Code", "no") for each in errors]  # type: ignore[arg-type]
-    return launch(harness.ports, slot, harness.slot(slot).launch_id or "")
+    return launch(harness.ports, harness.slot(slot).launch_id or "", slot)
 
 
 def active_at_refusal(harness: Harness) -> dict[str, int]:

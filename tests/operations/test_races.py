@@ -301,7 +301,7 @@ def test_a_launch_answered_during_its_termination_leaves_no_machine(rivals: Riva
         rivals.first.mailbox.tasks.clear()
         ask(rivals.first.ports, "cancel", request=f"q{number}", reservation=f"r{number}")
         race(
-            partial(launch, rivals.second.ports, name, launch_id),
+            partial(launch, rivals.second.ports, launch_id, name),
             partial(write, rivals.first, Terminate(slot=name, reason="requested")),
         )
         assert rivals.first.slot(name).state == "terminating"
@@ -322,7 +322,7 @@ def test_a_check_and_a_tick_at_once_lose_no_update(rivals: Rivals) -> None:
         tasks = [task for task in rivals.first.mailbox.tasks if task[0] == "launch"]
         rivals.first.mailbox.tasks.clear()
         (_, (name, launch_id)) = tasks[0]
-        assert launch(rivals.second.ports, name, launch_id) == "success"
+        assert launch(rivals.second.ports, launch_id, name) == "success"
         results = race(
             partial(check, rivals.second.ports, [name]),
             partial(tick, rivals.first.ports, rivals.first.leader),
@@ -339,6 +339,7 @@ def test_refusals_at_once_make_one_back_off_and_empty_every_slot(rivals: Rivals)
     launches = [arguments for name, arguments in rivals.first.mailbox.tasks if name == "launch"]
     rivals.fleet.errors = [CloudError("quota", "VcpuLimitExceeded", "no more") for _ in launches]
     both_ports = [rivals.first.ports, rivals.second.ports] * 2
-    results = race(*(partial(launch, ports, *arguments) for ports, arguments in zip(both_ports, launches, strict=True)))
+    each = zip(both_ports, launches, strict=True)
+    results = race(*(partial(launch, ports, launch_id, name) for ports, (name, launch_id) in each))
     assert results == ["quota"] * 4
     assert {slot.state for slot in rivals.store.find_slots()} == {"empty"}

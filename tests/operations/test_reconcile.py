@@ -149,7 +149,7 @@ def a_launch_whose_answer_was_lost() -> Harness:
         raise CloudError("transient", "Timeout", "no answer")
 
     harness.fleet.during_launch = lose
-    assert launch(harness.ports, "linux-1", harness.slot().launch_id or "") == "transient"
+    assert launch(harness.ports, harness.slot().launch_id or "", "linux-1") == "transient"
     return harness
 
 
@@ -284,7 +284,7 @@ def test_a_refused_termination_is_repeated_by_the_sweep() -> None:
 
     harness.fleet.during_launch, harness.fleet.terminate = meanwhile, refuse  # type: ignore[method-assign]
     with pytest.raises(CloudError):
-        launch(harness.ports, "linux-1", name)
+        launch(harness.ports, name, "linux-1")
     assert harness.fleet.running == ["i-1"]
     harness.fleet.terminate = ends  # type: ignore[method-assign]
     assert reconcile(harness.ports) == Reconciled(strangers=1, ended=1)
@@ -348,11 +348,11 @@ def test_a_throttled_repetition_keeps_the_slot_launching() -> None:
     harness = a_launch_whose_answer_was_lost()
     harness.fleet.errors = [CloudError("throttled", "RequestLimitExceeded", "slow down")]
     harness.now += 10
-    assert launch(harness.ports, "linux-1", harness.slot().launch_id or "") == "throttled"
+    assert launch(harness.ports, harness.slot().launch_id or "", "linux-1") == "throttled"
     assert harness.slot().state == "launching"
     assert [row.id for row in harness.store.read_rows() if row.id.endswith("/throttled/")] == ["linux/throttled/"]
     harness.now += 10
-    assert launch(harness.ports, "linux-1", harness.slot().launch_id or "") == "success"
+    assert launch(harness.ports, harness.slot().launch_id or "", "linux-1") == "success"
     assert harness.fleet.running == ["i-1"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.slots import Machine
 from scheduler.operations.explain import explain
-from scheduler.ports import BatchAnswer, CloudError, Refusal
+from scheduler.ports import CloudError, LaunchAnswer, Refusal
 from scheduler.ports.fleet import Category, Scope
 from tests.operations.harness import CountingFleet, Harness
 from workers.ec2.errors import OTHER, TABLE
@@ -32,20 +32,14 @@ class RefusingFleet(CountingFleet):
         """The offering of each launch request."""
         self.refusing, self.where = dict(errors), where
 
-    def launch(self, request: Mapping[str, Any]) -> Machine:
-        error = self._judge(request["offering"])
-        if error is not None and self.where != "reason":
-            raise error
-        return self._end([super().launch(request)], error)[0]
-
-    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
+    def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
         key = request["offerings"][0] if request["offerings"] else ""
         error = self._judge(key)
         if error is not None and self.where == "answer":
-            return BatchAnswer(machines=(), refusals=(error.refuse(key),))
+            return LaunchAnswer(machines=(), refusals=(error.refuse(key),))
         if error is not None and self.where == "call":
             raise error
-        answer = super().launch_batch(request)
+        answer = super().launch(request)
         return msgspec.structs.replace(answer, machines=tuple(self._end(answer.machines, error)))
 
     def _judge(self, key: str | None) -> CloudError | None:
@@ -220,8 +214,8 @@ def test_a_refusal_of_one_pool_does_not_delay_another_pool(scope: Scope) -> None
 @pytest.mark.parametrize("scope", ["caller", "market"])
 def test_a_refusal_beside_machines_reaches_no_other_pool(scope: Scope) -> None:
     class Partial(CountingFleet):
-        def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
-            answer = super().launch_batch(request)
+        def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
+            answer = super().launch(request)
             refusal = CloudError("auth", "Blocked", "", scope).refuse("m5.large")
             return msgspec.structs.replace(answer, machines=answer.machines[:1], refusals=(refusal,))
 
@@ -248,12 +242,12 @@ def test_a_subnet_rests_alone_and_an_offering_when_all_its_places_rest() -> None
 
         places = ["subnet-a", "subnet-b"]
 
-        def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
+        def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
             if not self.places:
-                return super().launch_batch(request)
+                return super().launch(request)
             code, place = "InsufficientFreeAddressesInSubnet", self.places.pop(0)
             refusal = Refusal(offering="m5.large", category="capacity", code=code, scope="place", place=place)
-            return BatchAnswer(machines=(), refusals=(refusal,))
+            return LaunchAnswer(machines=(), refusals=(refusal,))
 
     fleet = Full()
     harness = a_harness(fleet, CPU, ec2={"subnets": ["subnet-a", "subnet-b"]})

@@ -214,7 +214,7 @@ def test_the_machine_of_a_launch_that_is_not_wanted_is_ended_by_the_sweep_after_
 
     harness.fleet.during_launch = meanwhile
     harness.fleet.protected = {"i-1": PROTECTED}
-    assert launch(harness.ports, "linux-1", name) == "aborted"
+    assert launch(harness.ports, name, "linux-1") == "aborted"
     assert refused(harness, "machine_end_refused") == [ANSWER]
     assert strangers(harness).active == 1
     harness.fleet.protected.clear()

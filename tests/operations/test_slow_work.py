@@ -24,12 +24,12 @@ def harness() -> Harness:
 
 
 def begin(harness: Harness) -> str:
-    return launch(harness.ports, "linux-1", harness.slot().launch_id or "")
+    return launch(harness.ports, harness.slot().launch_id or "", "linux-1")
 
 
 def test_a_launch_that_runs_twice_makes_one_machine(harness: Harness) -> None:
     name = harness.slot().launch_id or ""
-    assert [launch(harness.ports, "linux-1", name) for _ in range(2)] == ["success", "not_wanted"]
+    assert [launch(harness.ports, name, "linux-1") for _ in range(2)] == ["success", "not_wanted"]
     assert harness.fleet.running == ["i-1"]
 
 
@@ -39,10 +39,10 @@ def test_copies_of_a_launch_that_run_at_once_make_one_machine(harness: Harness) 
 
     def meanwhile() -> None:
         harness.fleet.during_launch = lambda: None
-        results.append(launch(harness.ports, "linux-1", name))
+        results.append(launch(harness.ports, name, "linux-1"))
 
     harness.fleet.during_launch = meanwhile
-    results.append(launch(harness.ports, "linux-1", name))
+    results.append(launch(harness.ports, name, "linux-1"))
     assert results == ["success", "repeated"]
     assert harness.fleet.terminations == []
     assert (harness.slot().state, harness.slot().instance_id) == ("booting", "i-1")
@@ -52,7 +52,7 @@ def test_copies_of_a_launch_that_run_at_once_make_one_machine(harness: Harness) 
 
 
 def test_a_launch_of_an_earlier_machine_is_not_wanted(harness: Harness) -> None:
-    assert launch(harness.ports, "linux-1", "launch-of-old") == "not_wanted"
+    assert launch(harness.ports, "launch-of-old", "linux-1") == "not_wanted"
     assert harness.fleet.running == []
 
 
@@ -66,7 +66,7 @@ def test_a_launch_that_is_not_wanted_any_more_terminates_its_machine(harness: Ha
         harness.tick()
 
     harness.fleet.during_launch = meanwhile
-    assert launch(harness.ports, "linux-1", name) == "aborted"
+    assert launch(harness.ports, name, "linux-1") == "aborted"
     assert harness.fleet.running == []
     harness.settle()
     assert (harness.phase(), harness.fleet.running) == ("leased", ["i-2"])
@@ -85,9 +85,9 @@ def test_a_launch_with_an_unknown_outcome_is_sent_again_with_the_same_request(ha
     """The first answer was lost, but the machine was launched. In the end there is one machine."""
     name = harness.slot().launch_id or ""
     harness.fleet.during_launch = lambda: _lose_answer(harness)
-    assert launch(harness.ports, "linux-1", name) == "transient"
+    assert launch(harness.ports, name, "linux-1") == "transient"
     request = harness.slot().launch_request
-    assert launch(harness.ports, "linux-1", name) == "not_wanted", "before its due time"
+    assert launch(harness.ports, name, "linux-1") == "not_wanted", "before its due time"
     harness.now += 11
     assert recover(harness.ports) == 1
     harness.play_tasks()

@@ -8,7 +8,6 @@ import pytest
 
 from scheduler.model.costs import Cost
 from scheduler.model.market import Price
-from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import ORPHAN_SECONDS, reconcile
 from scheduler.operations.machines.terminate import terminate
@@ -183,7 +182,7 @@ def test_machines_of_a_batch_that_no_slot_wants_are_booked_for_the_account_of_th
         give_birth(harness, harness.now - 10)
 
     harness.fleet.during_launch = meanwhile
-    assert launch_batch(harness.ports, batch) == "aborted"
+    assert launch(harness.ports, batch) == "aborted"
     assert harness.fleet.running == []
     assert sums(harness) == [("linux", "small", "ci", "unbound", 20.0, pytest.approx(20 / 1800))]
 
@@ -214,7 +213,7 @@ def test_a_machine_whose_launch_was_given_up_is_booked_when_it_is_ended() -> Non
         give_birth(harness, harness.now - 10)
 
     harness.fleet.during_launch = meanwhile
-    launch(harness.ports, slot.id, slot.launch_id or "")
+    launch(harness.ports, slot.launch_id or "", slot.id)
     harness.settle(8)
     assert harness.fleet.running == []
     assert {each[3] for each in sums(harness)} <= {"unbound", "draining", "adjusted"}

@@ -11,7 +11,7 @@ from scheduler.model.slots import Machine
 from scheduler.operations.machines.check import recover
 from scheduler.operations.machines.launch import MOST_ATTEMPTS
 from scheduler.operations.machines.terminate import terminate_all
-from scheduler.ports import BatchAnswer, CloudError, Refusal
+from scheduler.ports import CloudError, LaunchAnswer, Refusal
 from scheduler.ports.fleet import Category
 from tests.operations.harness import CountingFleet, Harness
 
@@ -30,21 +30,13 @@ class SearchedFleet(CountingFleet):
         self.sent = 0
         self.search_errors: list[CloudError] = []
 
-    def launch(self, request: Any) -> Machine:
+    def launch(self, request: Any) -> LaunchAnswer:
         self.sent += 1
         return super().launch(request)
 
-    def launch_batch(self, request: Any) -> BatchAnswer:
-        self.sent += 1
-        return super().launch_batch(request)
-
-    def find_launch(self, launch_id: str) -> list[Machine]:
-        self._search(launch_id)
-        return super().find_launch(launch_id)
-
-    def find_batch(self, batch: str) -> list[Machine]:
-        self._search(batch)
-        return super().find_batch(batch)
+    def find_launched(self, request: Any) -> list[Machine]:
+        self._search(request["order"]["batch"] or request["order"]["launch_id"])
+        return super().find_launched(request)
 
     def _search(self, name: str) -> None:
         self.searches.append(name)
@@ -234,7 +226,7 @@ def test_a_repeated_request_whose_answer_has_no_machines_is_settled_by_the_tag(b
         launches.harness.put(msgspec.structs.replace(launches.harness.slot(), attempts=0))
     short = Refusal(offering=None, category="capacity", code="UnfulfillableCapacity")
     (token,) = launches.fleet.answers
-    launches.fleet.answers[token] = BatchAnswer(machines=(), refusals=(short,), is_after_unclear=by_botocore)
+    launches.fleet.answers[token] = LaunchAnswer(machines=(), refusals=(short,), is_after_unclear=by_botocore)
     launches.send_again()
     assert launches.machines == launches.fleet.running == ["i-1", "i-2", "i-3"]
     assert launches.holds() == {}

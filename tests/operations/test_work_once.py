@@ -117,7 +117,7 @@ def test_a_copy_of_a_launch_that_is_under_way_asks_for_nothing(harness: Harness)
     name, results = harness.slot().launch_id or "", []
 
     def begin() -> str:
-        return launch_once(harness.ports, name, lambda: launch(harness.ports, "linux-1", name))
+        return launch_once(harness.ports, name, lambda: launch(harness.ports, name, "linux-1"))
 
     harness.fleet.during_launch = lambda: results.append(begin())
     results.append(begin())

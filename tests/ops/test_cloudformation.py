@@ -15,7 +15,17 @@ import cfnlint.decode
 import pytest
 
 from scheduler.model.rules import Rules, read_rules
-from tests.ec2.conftest import IMAGE, REGION, Emulator, _no_settings_of_aws, access, an_order, emulator, server
+from tests.ec2.conftest import (
+    IMAGE,
+    REGION,
+    Emulator,
+    _no_settings_of_aws,
+    access,
+    an_order,
+    emulator,
+    launch_one,
+    server,
+)
 from tests.ops.test_iam import CHAPTER, IAM, POLICIES, as_list, read_policy, roles_of_the_chapter
 from workers.ec2.clients import Ec2Access, open_client
 from workers.ec2.fleet import make_fleet
@@ -224,7 +234,7 @@ def read_example(outputs: dict[str, str]) -> Rules:
 
 def test_a_pool_with_the_outputs_launches_a_machine(outputs: dict[str, str], access: Ec2Access) -> None:
     fleet = make_fleet(outputs["ClusterName"], access)
-    machine = fleet.launch(fleet.freeze(an_order(), read_example(outputs)))
+    machine = launch_one(fleet, fleet.freeze(an_order(), read_example(outputs)))
     ec2 = open_aws(access, "ec2")
     (found,) = ec2.describe_instances(InstanceIds=[machine.id])["Reservations"][0]["Instances"]
     assert (found["ImageId"], found["InstanceType"]) == (IMAGE, "c5.large")

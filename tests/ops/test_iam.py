@@ -44,10 +44,8 @@ ACTIONS: Final = {
 FLEET_POLICIES: Final = {
     "find_places": "launch",
     "launch": "launch",
-    "launch_batch": "launch",
     "describe": "look",
-    "find_launch": "look",
-    "find_batch": "look",
+    "find_launched": "look",
     "sweep": "look",
     "terminate": "terminate",
     "claim": "claim",
@@ -169,7 +167,7 @@ def roles_of_the_chapter() -> dict[str, set[str]]:
 @pytest.mark.parametrize("worker", ["launch", "health", "terminate"])
 def test_each_workers_role_has_the_policies_that_its_operations_need(worker: str) -> None:
     used = set().union(*(fleet_methods(*used) for used in imported_operations(worker)))
-    needed = {FLEET_POLICIES[method] for method in used - {"freeze", "freeze_batch"}}
+    needed = {FLEET_POLICIES[method] for method in used - {"freeze"}}
     assert needed
     assert needed <= roles_of_the_chapter()[worker]
 

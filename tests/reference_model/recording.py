@@ -27,8 +27,7 @@ class Recorder:
         self._cluster = cluster = player.cluster
         player.make_mark = lambda: len(self.history)
         self._answer, self._open = cluster.dispatcher.launch, cluster.store.transaction
-        self._start, self._gang = cluster.dispatcher.start, cluster.dispatcher.launch_gang
-        cluster.dispatcher.launch_gang = self._note_gang  # type: ignore[method-assign]
+        self._start = cluster.dispatcher.start
         cluster.dispatcher.start = self._note_start  # type: ignore[method-assign]
         cluster.dispatcher.launch = self._note_answer  # type: ignore[method-assign]
         cluster.store.transaction = self._transaction  # type: ignore[method-assign,assignment]
@@ -57,15 +56,11 @@ class Recorder:
             self._note(slot, "success" if result == "asked" else result, f"{slot.id} at {slot.since}")
         return result
 
-    def _note_answer(self, slot_id: str, launch_id: str) -> object:
-        slot, result = self._cluster.find_slot(slot_id), str(self._answer(slot_id, launch_id))
-        self._note(slot, result, launch_id)
-        return result
-
-    def _note_gang(self, batch: str) -> object:
-        slot = next((slot for slot in self._cluster.store.find_slots() if slot.batch == batch), None)
-        result = str(self._gang(batch))
-        self._note(slot, result, batch)
+    def _note_answer(self, name: str, slot_id: str | None) -> object:
+        of_gang = (slot for slot in self._cluster.store.find_slots() if slot.batch == name)
+        slot = next(of_gang, None) if slot_id is None else self._cluster.find_slot(slot_id)
+        result = str(self._answer(name, slot_id))
+        self._note(slot, result, name)
         return result
 
     def _note(self, slot: Slot | None, result: str, decided: str) -> None:

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Market
-from scheduler.ports import UNCLEAR, BatchAnswer, BatchOrder, CloudError, LaunchOrder, Place, Refusal
+from scheduler.ports import UNCLEAR, CloudError, LaunchAnswer, LaunchOrder, Place, Refusal
 from scheduler.ports.fleet import Fleet
 from workers.ec2.batches import MOST_IDS, change_batches, each_batch, read_pages
 from workers.ec2.budget import CallBudget
@@ -42,7 +42,6 @@ from workers.ec2.requests import (
     TAG_OFFERING,
     TAG_POOL,
     TAG_SLOT,
-    freeze_batch_request,
     freeze_request,
 )
 from workers.ec2.templates import EXISTS, NOT_FOUND
@@ -120,56 +119,34 @@ class Ec2Fleet(Fleet):
 
     @override
     def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:
-        """Return the subnets of a pool with their zones and free addresses. Without the permission to describe subnets
-        the zones are as the rules write them.
-        """
         found = rules.pools.get(pool)
         return self._places.find(found.ec2.subnets) if found else ()
 
     @override
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete EC2 request that launches one machine, as JSON values that can be stored and sent again
-        unchanged.
-        """
         return freeze_request(order, rules, self._cluster, self._client.meta.region_name)
 
     @override
-    def launch(self, request: Mapping[str, Any]) -> Machine:
-        """Send a launch request that `freeze` made, and return the machine. If the same request is sent again, its
-        client token makes EC2 return the same machine.
-        """
+    def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
         match request["api"]:
             case "RunInstances":
-                return self._run_instances(request)
+                with launch_errors(request):
+                    answer = self._launcher.run_instances(**request["parameters"])
+                machines = tuple(read_machines([answer]))
+                is_short = len(machines) < request["parameters"]["MaxCount"]
+                return LaunchAnswer(
+                    machines=machines,
+                    refusals=_list_short(request) if is_short else (),
+                    is_after_unclear=was_unclear(answer),
+                )
             case "CreateFleet":
-                return self._create_fleet(request)
+                return read_answer(self._send_fleet(request), request)
             case unknown:
                 raise CloudError(
                     "misconfigured",
                     "UnknownRequest",
                     f"the launch request asks for the EC2 call {unknown}, expected RunInstances or CreateFleet",
                 )
-
-    @override
-    def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete EC2 request that launches the machines of a batch, as JSON values that can be stored and
-        sent again unchanged.
-        """
-        return freeze_batch_request(order, rules, self._cluster, self._client.meta.region_name)
-
-    @override
-    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
-        """Send a request that `freeze_batch` made. Return the machines that EC2 launched, and the offerings that it
-        refused. If the same request is sent again, its client token makes EC2 give the same answer.
-        """
-        if request["api"] == "RunInstances":
-            with launch_errors(request):
-                answer = self._launcher.run_instances(**request["parameters"])
-            machines = tuple(read_machines([answer]))
-            is_short = len(machines) < request["parameters"]["MaxCount"]
-            refusals = (SHORT,) if is_short else ()
-            return BatchAnswer(machines=machines, refusals=refusals, is_after_unclear=was_unclear(answer))
-        return read_batch(self._send_fleet(request), request)
 
     @override
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
@@ -208,14 +185,10 @@ class Ec2Fleet(Fleet):
         )
 
     @override
-    def find_launch(self, launch_id: str) -> list[Machine]:
-        """Return the machines of this cluster that are tagged with this launch id, except terminated ones."""
-        return list(self._find({f"tag:{TAG_LAUNCH}": [launch_id]}))
-
-    @override
-    def find_batch(self, batch: str) -> list[Machine]:
-        """Return the machines of this cluster that are tagged with this batch, except terminated ones."""
-        return list(self._find({f"tag:{TAG_BATCH}": [batch]}))
+    def find_launched(self, request: Mapping[str, Any]) -> list[Machine]:
+        tags = _read_request_tags(request)
+        key = TAG_BATCH if TAG_BATCH in tags else TAG_LAUNCH
+        return list(self._find({f"tag:{key}": [tags[key]]}))
 
     @override
     def sweep(self) -> Iterator[Machine]:
@@ -253,23 +226,6 @@ class Ec2Fleet(Fleet):
         """Change the instance type of a stopped machine."""
         with cloud_errors():
             self._client.modify_instance_attribute(InstanceId=machine, InstanceType={"Value": instance_type})
-
-    def _run_instances(self, request: Mapping[str, Any]) -> Machine:
-        with launch_errors(request):
-            answer = self._launcher.run_instances(**request["parameters"])
-        machine = next(read_machines([answer]), None)
-        if machine is None:
-            raise _describe_refusal(SHORT, answer)
-        return machine
-
-    def _create_fleet(self, request: Mapping[str, Any]) -> Machine:
-        answer, parameters = self._send_fleet(request), request["parameters"]
-        instances = [found for found in answer.get("Instances", ()) if found.get("InstanceIds")]
-        if not instances:
-            refusals = read_refusals(answer.get("Errors", ()), _find_offerings(request), is_short=True)
-            raise _describe_refusal(refusals[-1] if refusals else SHORT, answer)
-        tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
-        return read_fleet(instances[0], tags)
 
     def _send_fleet(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Send a CreateFleet and return EC2's answer, completed by `name_zones`.
@@ -420,28 +376,34 @@ def _name(place: Mapping[str, str], code: str) -> str:
     return (zone or subnet) if code in ABOUT_ZONES else (subnet or zone)
 
 
-def read_batch(answer: Mapping[str, Any], request: Mapping[str, Any]) -> BatchAnswer:
-    """Return the machines and the refused offerings in the answer to the CreateFleet of a batch. `request`: as
-    `freeze_batch` made it.
+def read_answer(answer: Mapping[str, Any], request: Mapping[str, Any]) -> LaunchAnswer:
+    """Return the machines and the refused offerings in the answer to a CreateFleet. `request`: as `freeze` made it.
 
     Without any machine and any error, all offerings lack capacity. Source: EC2's CreateFleet, which may launch fewer
     machines without an error. Raises CloudError if there is no machine and no error of the answer is a clear refusal.
     """
-    parameters, offerings = request["parameters"], request["offerings"]
-    tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
+    parameters, offerings, tags = request["parameters"], _find_offerings(request), _read_request_tags(request)
     machines = [
         msgspec.structs.replace(read_fleet({**entry, "InstanceIds": [name]}, tags), offering=key)
         for entry in answer.get("Instances", ())
         for name in entry.get("InstanceIds", ())
-        for key in [_find_offering(offerings, entry)]
+        for key in [_find_offering(offerings, entry) or tags.get(TAG_OFFERING)]
     ]
     is_short = len(machines) < parameters["TargetCapacitySpecification"]["TotalTargetCapacity"]
     refusals = read_refusals(answer.get("Errors", ()), offerings, is_short=is_short)
     if not machines and not refusals:
-        refusals = [msgspec.structs.replace(SHORT, offering=key or None) for key in offerings]
+        refusals = list(_list_short(request))
     if not machines and all(each.category in UNCLEAR for each in refusals):
-        raise _describe_refusal(refusals[-1], answer)
-    return BatchAnswer(machines=tuple(machines), refusals=tuple(refusals), is_after_unclear=was_unclear(answer))
+        raise refusals[-1].to_error(is_after_unclear=was_unclear(answer))
+    return LaunchAnswer(machines=tuple(machines), refusals=tuple(refusals), is_after_unclear=was_unclear(answer))
+
+
+def _list_short(request: Mapping[str, Any]) -> tuple[Refusal, ...]:
+    return tuple(msgspec.structs.replace(SHORT, offering=key or None) for key in _find_offerings(request))
+
+
+def _read_request_tags(request: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in request["parameters"]["TagSpecifications"][0]["Tags"]}
 
 
 def read_refusals(
@@ -470,18 +432,6 @@ def read_refusals(
                 error.scope = "offering"
             refusals.append(error.refuse(key or None))
     return sorted(refusals, key=lambda each: RANKS.get(each.category, 0))
-
-
-def _describe_refusal(refusal: Refusal, answer: Mapping[str, Any]) -> CloudError:
-    """Return the refusal in the answer to a launch request as CloudError."""
-    return CloudError(
-        refusal.category,
-        refusal.code,
-        refusal.message,
-        refusal.scope,
-        place=refusal.place,
-        is_after_unclear=was_unclear(answer),
-    )
 
 
 def _find_offering(offerings: Mapping[str, Sequence[Mapping[str, str]]], entry: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ Both calls have a client token, so that repeating a call launches no second mach
 
 import base64
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,7 @@ from scheduler.model.pools import Pool, offering_key
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.validation import Fault, InvalidInputError, show
-from scheduler.ports import BatchOrder, CloudError, LaunchOrder, Place
+from scheduler.ports import CloudError, LaunchOrder, Place
 from workers.ec2.templates import describe_template
 from workers.ec2.user_data import render_user_data, variables_of
 
@@ -44,25 +44,19 @@ MOST_OVERRIDES: Final = 300
 
 
 class _Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of one launch request: its client token, how many machines it asks for, and the parts of the rules that
-    the request needs.
+    """The input of one launch request: its order, and the parts of the rules that the request needs.
 
     `offerings`: the offerings among which EC2 may choose, best first, all of one market; (None,) in a pool without
-    offerings. `subnets`: the subnets of the pool. `held_places`: as in LaunchOrder.
+    offerings. `subnets`: the subnets of the pool.
     """
 
+    order: LaunchOrder
     token: str
-    count: int
-    name: str
     pool: Pool
     offerings: tuple[Offering | None, ...]
     subnets: tuple[Place, ...]
-    held_places: Collection[str]
     user_data: str | None
     tags: Mapping[str, str]
-    is_batch: bool = False
-    is_gang: bool = False
-    """Whether the machines serve a gang, so that EC2 must launch all of them or none."""
 
     @property
     def market(self) -> Market:
@@ -76,7 +70,7 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
         best offering, and the subnet with the most free addresses.
         """
         pairs = [(each, place) for each in self.offerings for place in find_places(self.subnets, each)]
-        held = set(self.held_places)
+        held = set(self.order.held_places)
         pairs = [pair for pair in pairs if held.isdisjoint({pair[1].subnet, pair[1].zone})] or pairs
         found: list[tuple[Offering | None, Place]] = []
         taken: dict[str | None, set[str | None]] = {}
@@ -113,58 +107,36 @@ def find_places(subnets: Sequence[Place], offering: Offering | None) -> list[Pla
 
 
 def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
-    """Return the EC2 request that launches the machine of `order`, with these keys: `api` ("RunInstances" or
-    "CreateFleet"), `parameters`, `offerings` and `template`.
+    """Return the EC2 request for `order`, with these keys: `api` ("RunInstances" or "CreateFleet"), `parameters`,
+    `offerings` and `template`.
 
     `offerings`: the key of each offering → the places in which EC2 may launch it. `template`: the launch template that
     Leasehold makes for the request, as the parameters of CreateLaunchTemplate; None if the request needs no template or
     the pool names one. Equal input gives equal output. Raises CloudError (misconfigured) that names the wrong or
     missing key of the rules.
     """
-    pool, offering = _look_up(order.pool, order.offering, rules)
-    ours = {TAG_CLUSTER: cluster, TAG_POOL: order.pool, TAG_SLOT: order.slot, TAG_LAUNCH: order.launch_id}
-    launch = _Launch(
-        token=client_token(order.launch_id, order.generation),
-        count=1,
-        name=order.pool,
-        pool=pool,
-        offerings=(offering,),
-        subnets=order.places or read_written(pool.ec2.subnets),
-        held_places=order.held_places,
-        user_data=_render(order, pool, cluster, region),
-        tags={**pool.ec2.tags, **ours, **_describe(order.offering, order.cluster_id, order.highest)},
-    )
-    return _freeze(launch, cluster)
-
-
-def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
-    """Return the EC2 request that launches the machines of a batch, as `freeze_request` does for one machine."""
     keys: tuple[str | None, ...] = order.offerings or (None,)
     pool, first = _look_up(order.pool, keys[0], rules)
     if pool.ec2.names_offering:
         keys = keys[:1]
+    target = {TAG_BATCH: order.batch} if order.batch else {TAG_SLOT: order.slot, TAG_LAUNCH: order.launch_id}
     only = keys[0] if len(keys) == 1 else None
-    example = LaunchOrder(
-        slot="", pool=order.pool, launch_id="", generation=0, offering=keys[0], cluster_id=order.cluster_id
-    )
     launch = _Launch(
-        token=client_token(f"batch-{order.batch}", 1),
-        count=order.count,
-        name=order.pool,
+        order=order,
+        token=client_token(f"batch-{order.batch}", 1)
+        if order.batch
+        else client_token(order.launch_id, order.generation),
         pool=pool,
         offerings=(first, *(_look_up(order.pool, key, rules)[1] for key in keys[1:])),
         subnets=order.places or read_written(pool.ec2.subnets),
-        held_places=order.held_places,
-        user_data=_render(example, pool, cluster, region),
+        user_data=_render(order, pool, cluster, region),
         tags={
             **pool.ec2.tags,
             TAG_CLUSTER: cluster,
             TAG_POOL: order.pool,
-            TAG_BATCH: order.batch,
+            **target,
             **_describe(only, order.cluster_id, order.highest),
         },
-        is_batch=True,
-        is_gang=order.is_gang,
     )
     return _freeze(launch, cluster)
 
@@ -172,10 +144,10 @@ def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: 
 def _freeze(launch: _Launch, cluster: str) -> dict[str, Any]:
     ec2, pairs = launch.pool.ec2, launch.list_places()
     if not ec2.launch_template and not ec2.image:
-        raise _refuse(launch.name, "ec2.image", "an image, or else a launch_template", None)
+        raise _refuse(launch.order.pool, "ec2.image", "an image, or else a launch_template", None)
     if not pairs:
         zones = sorted({each.zone for each in launch.offerings if each and each.zone})
-        raise _refuse(launch.name, "ec2.subnets", f"a subnet in {' or '.join(zones)}", list(ec2.subnets))
+        raise _refuse(launch.order.pool, "ec2.subnets", f"a subnet in {' or '.join(zones)}", list(ec2.subnets))
     offerings: dict[str, list[dict[str, str]]] = {}
     for offering, place in pairs:
         key = offering_key(launch.pool, offering) if offering else ""
@@ -183,7 +155,7 @@ def _freeze(launch: _Launch, cluster: str) -> dict[str, Any]:
         offerings.setdefault(key, []).append(kind | _name_place(place))
     frozen: dict[str, Any] = {"offerings": offerings, "template": None}
     # A fleet needs an instance type, and a pool without offerings leaves it to EC2.
-    has_choice = launch.pool.offerings and (launch.is_batch or len(pairs) > 1)
+    has_choice = launch.pool.offerings and (launch.order.batch is not None or len(pairs) > 1)
     if not ec2.launch_template and not has_choice:
         return {"api": "RunInstances", "parameters": _run_instances(launch, pairs[0][1]), **frozen}
     if not ec2.launch_template:
@@ -257,8 +229,8 @@ def _run_instances(launch: _Launch, place: Place) -> dict[str, Any]:
     parameters: dict[str, Any] = {
         "ClientToken": launch.token,
         "ImageId": ec2.image,
-        "MinCount": launch.count if launch.is_gang else 1,
-        "MaxCount": launch.count,
+        "MinCount": launch.order.count if launch.order.is_gang else 1,
+        "MaxCount": launch.order.count,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "TagSpecifications": _tag_specifications(launch.tags, *kinds),
         **dict(_common_parameters(launch.pool, launch.offerings[0])),
@@ -306,7 +278,7 @@ def _create_fleet(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]
     ec2 = launch.pool.ec2
     if ec2.security_groups and made is None:
         wanted = "none together with a launch_template (a fleet takes the template's security groups)"
-        raise _refuse(launch.name, "ec2.security_groups", wanted, list(ec2.security_groups))
+        raise _refuse(launch.order.pool, "ec2.security_groups", wanted, list(ec2.security_groups))
     name = made or str(ec2.launch_template)
     template = {"LaunchTemplateId" if name.startswith("lt-") else "LaunchTemplateName": name}
     template["Version"] = "1" if made else str(ec2.launch_template_version)
@@ -317,13 +289,13 @@ def _create_fleet(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]
         "Type": "instant",
         "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": _overrides(launch, pairs)}],
         "TargetCapacitySpecification": {
-            "TotalTargetCapacity": launch.count,
+            "TotalTargetCapacity": launch.order.count,
             "DefaultTargetCapacityType": launch.market,
         },
         # A fleet cannot tag spot requests. The sweep finds machines by their own tags.
         "TagSpecifications": _tag_specifications(launch.tags, "instance", "volume", "fleet"),
     }
-    together = _keep_together(launch, pairs) if launch.is_gang else {}
+    together = _keep_together(launch, pairs) if launch.order.is_gang else {}
     if launch.market == "spot":
         parameters["SpotOptions"] = {
             "AllocationStrategy": ec2.spot_allocation,
@@ -346,7 +318,7 @@ def _keep_together(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place
         options["SingleInstanceType"] = True
     if launch.pool.ec2.single_zone or (len(zones) == 1 and None not in zones):
         options["SingleAvailabilityZone"] = True
-    return {**options, "MinTargetCapacity": launch.count} if options else {}
+    return {**options, "MinTargetCapacity": launch.order.count} if options else {}
 
 
 def _overrides(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]]) -> list[dict[str, Any]]:

@@ -19,7 +19,8 @@ from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import WITH_MACHINE, SlotState
 from scheduler.operations.change_set import STOP_DONE
 from scheduler.operations.commands.slot_commands import INTERRUPTED, interrupt
-from scheduler.operations.machines.launch import describe_machine, forget_holds, is_put_off, note_refusal
+from scheduler.operations.machines.holds import forget_holds, note_refusal
+from scheduler.operations.machines.launch import describe_machine, is_put_off
 from scheduler.operations.machines.terminate import list_spared
 from scheduler.operations.machines.work import BATCH, count_room, is_lost, name_check
 from scheduler.operations.ports import Ports, announce, send_callbacks

@@ -1,112 +1,305 @@
-"""Launch: request the EC2 machine of one slot.
+"""Launch: request EC2 machines for slots, and give the machines of the answer to the slots.
 
-The request is stored before it is sent. So if a task runs twice or dies at any point, it gets the same machine and not
-a second one.
+One request asks for the machines of all slots of a batch, or for the machine of one slot, which is a batch of one. It
+is stored on the first of its slots before it is sent. So a task that runs twice or dies at any point launches nothing
+twice, and a slot that is given up meanwhile gets no machine.
+
+A machine of a batch has no tag with a slot: only the database records which slot it belongs to, by the order of the
+answer. Such an answer is recorded once, in one transaction that also deletes the stored request.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import msgspec
 
-from scheduler.model.launch_backoff import Hold, describe_error, find_pause, hold_id, is_trial
-from scheduler.model.launch_backoff import Refusal as HoldKind
+from scheduler.model.launch_backoff import describe_error, hold_id
 from scheduler.model.pools import Pool
-from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
-from scheduler.model.slots import Machine, Slot
-from scheduler.model.transitions import INACTIVE, SlotState
+from scheduler.model.slots import Machine, Slot, slot_order
+from scheduler.model.transitions import SlotState
+from scheduler.operations.change_set import ChangeSet
+from scheduler.operations.machines.holds import (
+    KINDS,
+    MOST_DELAY,
+    find_held_places,
+    forget_holds,
+    list_held,
+    lock_holds,
+    note_refusal,
+    read_refusal,
+)
 from scheduler.operations.machines.unbound import (
     book_unbound,
     end_machines,
-    end_unbound,
     find_accounts,
+    find_offering,
     load_prices,
 )
+from scheduler.operations.machines.work import check_soon
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.scaling.offerings import list_choices
-from scheduler.ports import UNCLEAR, UNHEARD, Category, CloudError, ClusterRow, LaunchOrder, Place, Refusal
+from scheduler.operations.writers.slots import describe_choice
+from scheduler.policy.scaling.offerings import Choice, list_alternatives, list_configured
+from scheduler.ports import (
+    UNCLEAR,
+    UNHEARD,
+    Category,
+    CloudError,
+    ClusterRow,
+    LaunchAnswer,
+    LaunchOrder,
+    Place,
+    Refusal,
+)
 
 MOST_ATTEMPTS = 5
 """The most attempts at a launch whose outcome is unknown. After the last one the launch counts as misconfigured."""
-MOST_DELAY = 60.0
 LATER_ATTEMPTS = 2
 """As MOST_ATTEMPTS, if the last launch of this offering ended so, too."""
-_KINDS: Mapping[Category, HoldKind] = {
-    "capacity": "capacity",
-    "quota": "quota",
-    "throttled": "throttled",
-    "auth": "auth",
-}
-"""Category of a refusal -> the kind of its launch back-off; any other: `misconfigured`."""
-PLACED: tuple[HoldKind, ...] = ("capacity", "misconfigured")
-"""The kinds of back-offs that may concern a place."""
 REPEATED = "repeated"
-"""The outcome of a launch task that changed nothing, because an earlier copy of the task had stored the machine. It is
+"""The outcome of a launch task that changed nothing, because an earlier copy of the task had stored the machines. It is
 not counted in the metrics.
+"""
+SHORT = "UnfulfillableCapacity"
+"""Error code for a request that got fewer machines than it asked for, if EC2 names no error. Source: CreateFleet."""
+GANG = "gang"
+"""Key in a stored request. It is present if the machines are of use only together; its value is the id of the gang."""
+BATCH = "batch"
+"""Key in a stored request for the machines of a batch. Its value is the id of the batch."""
+SLOTS = "slots"
+"""Key in a stored request. Its value is the ids of the slots for which the request asks machines. A request without
+this key, which an older version stored, asks for the machine of its slot.
+"""
+PRICES = "prices"
+"""Key in a stored request. Its value is the price of each offering when the request was made. A slot gets one of these
+prices, even if the table of prices changes before the answer comes.
 """
 
 
-def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
-    """Request the machine of this slot's launch from EC2 and store the machine on the slot. Return the outcome as one
-    word, for logs and metrics.
+def launch(ports: Ports, name: str, slot_id: str | None = None) -> str:
+    """Request the machines of all slots of one request that still want one. `name`: the id of their batch, or the
+    launch id of the slot `slot_id`. Return the outcome as one word, for logs and metrics.
+
+    `success`: at least one slot got a machine; for a gang: all slots. Slots without a machine become empty, and the
+    next tick plans their launches again.
     """
     rules, attempts = ports.rules(), 0
-    slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
-    if slot is None or not _is_wanted(slot, launch_id):
+    slots, is_batch = _find_slots(ports, name, slot_id), slot_id is None
+    if not any(_wants_machine(slot, name) for slot in slots):
         return "not_wanted"
+    names = [slot.id for slot in slots]
     try:
-        places = find_places(ports, rules, slot)
-        frozen = _freeze(ports, rules, slot_id, launch_id, places)  # promise: request-stored-first
-        if frozen is None or frozen.launch_request is None:
+        is_stored = any(slot.launch_request is not None for slot in slots)
+        places = () if is_stored else ports.fleet.find_places(slots[0].pool, rules)
+        # promise: request-stored-first
+        first = _freeze(ports, rules, name, names, places, is_batch=is_batch)
+        if first is None or first.launch_request is None:
             return "not_wanted"
-        attempts = frozen.attempts
-        machine = ports.fleet.launch(frozen.launch_request)
+        attempts = first.attempts
+        answer = ports.fleet.launch(first.launch_request)
     except CloudError as error:
-        result = _settle_failure(ports, rules, slot, error, attempts)
-    else:
-        result = settle_machine(ports, slot, machine)
-    if result != REPEATED:
-        labels = {"pool": slot.pool, "offering": slot.offering or "", "result": result}
-        ports.meter.count("leasehold_launches_total", labels)
-    return result
+        return _settle_failure(ports, rules, name, names, error, attempts)
+    if not answer.machines and (attempts > 1 or answer.is_after_unclear):
+        try:
+            found = _find_made(ports, rules, first.pool, first.launch_request)
+        except CloudError as error:
+            unclear = CloudError("transient", error.code, error.message)
+            return _settle_error(ports, rules, name, names, unclear, find_most_attempts(ports, first))
+        answer = _answer(first, found, answer.refusals)
+    return settle(ports, rules, first, answer)
 
 
-def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
-    return slot is not None and slot.state == "launching" and slot.launch_id == launch_id
+def _list_asked(first: Slot) -> list[str]:
+    """Return the slots for which the stored request of a slot asks machines."""
+    return (first.launch_request or {}).get(SLOTS, [first.id])  # type: ignore[no-any-return]
 
 
-def find_places(ports: Ports, rules: Rules, slot: Slot) -> tuple[Place, ...]:
-    """Return the subnets of the slot's pool for its launch request; () if the request is stored already. Call it
-    outside of a transaction, because it may call the cloud.
+def _answer(first: Slot, found: Sequence[Machine], refusals: Sequence[Refusal]) -> LaunchAnswer:
+    """Return the answer to a request whose machines were found by their tag. `refusals`: why other machines of the
+    request are missing.
     """
-    return ports.fleet.find_places(slot.pool, rules) if slot.launch_request is None else ()
+    is_short = len(found) < len(_list_asked(first))
+    return LaunchAnswer(machines=tuple(found), refusals=tuple(refusals) if is_short else ())
 
 
-def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str, places: tuple[Place, ...]) -> Slot | None:
-    """Store the whole launch request on the slot and count the attempt, before the request is sent to EC2. Return the
-    slot, or None if this launch is no longer wanted or not due yet.
+def _find_made(ports: Ports, rules: Rules, pool: str, request: Mapping[str, Any]) -> list[Machine]:
+    """Return the machines that a request has launched, by their tag, with their offerings. Running ones come first."""
+    found, configured = ports.fleet.find_launched(request), rules.pools.get(pool)
+    found.sort(key=lambda machine: (machine.state in {"stopping", "stopped"}, machine.id))
+    if configured is None:
+        return found
+    return [msgspec.structs.replace(each, offering=find_offering(configured, each)) for each in found]
 
-    Raises CloudError if the rules lack something that the request needs.
+
+def find_request(ports: Ports, batch: str) -> Slot | None:
+    """Return the slot with the stored request of a batch, if its answer has not been recorded yet; None if there is no
+    such request.
+    """
+    stored = (slot for slot in ports.store.find_slots(states=["launching", "terminating"]) if slot.launch_request)
+    return next((slot for slot in stored if (slot.launch_request or {}).get(BATCH) == batch), None)
+
+
+def end_batch(ports: Ports, batch: str, *, tries: int) -> None:
+    """Send the request for the machines of a batch of slots again, because some of the slots were given up before the
+    answer was recorded. The answer shows which machines the request has launched: each machine is given to a slot that
+    still wants one, or is terminated.
+
+    If there is no such answer, the machines are searched by their tag. `tries`: how often this was tried before. After
+    `MOST_ATTEMPTS` tries only the search counts, and later the request is not sent again. Raises CloudError while the
+    outcome is unknown.
+    """
+    first = find_request(ports, batch)
+    if first is None or first.launch_request is None:
+        return
+    rules, answer = ports.rules(), LaunchAnswer(machines=())
+    if tries <= MOST_ATTEMPTS:
+        try:
+            answer = ports.fleet.launch(first.launch_request)
+        except CloudError as error:
+            if error.category in UNCLEAR | UNHEARD and tries < MOST_ATTEMPTS:
+                raise
+    if not answer.machines:
+        answer = LaunchAnswer(machines=tuple(_find_made(ports, rules, first.pool, first.launch_request)))
+    settle(ports, rules, first, answer)
+
+
+def _find_slots(ports: Ports, name: str, slot_id: str | None) -> list[Slot]:
+    """Return the slots of a request, in slot order: those of the batch `name`, or the slot of the launch `name`."""
+    states: list[SlotState] = ["launching", "terminating"]
+    found = ports.store.find_slots(states=states) if slot_id is None else ports.store.find_slots(ids=[slot_id])
+    return sorted(
+        (slot for slot in found if _is_of(slot, name) and slot.state in states),
+        key=lambda slot: slot_order(slot.id),
+    )
+
+
+def _is_of(slot: Slot, name: str) -> bool:
+    """Return whether the request `name`, a launch or a batch, is about this slot."""
+    return name in {slot.batch, slot.launch_id}
+
+
+def _wants_machine(slot: Slot, name: str) -> bool:
+    return slot.state == "launching" and _is_of(slot, name)
+
+
+def _find_open(slots: Sequence[Slot], name: str) -> Slot | None:
+    """Return the slot which shows that the answer to a request is not recorded; None if it is. Of a batch it is the
+    slot with the stored request.
+    """
+    mine = (slot for slot in slots if _is_of(slot, name) and slot.instance_id is None)
+    return next((slot for slot in mine if slot.batch is None or slot.launch_request is not None), None)
+
+
+@repeated_if_overtaken
+def _freeze(
+    ports: Ports, rules: Rules, name: str, names: Sequence[str], places: tuple[Place, ...], *, is_batch: bool
+) -> Slot | None:
+    """Store a request on its first slot that wants a machine, and count the attempt, before the request is sent. Return
+    this slot, or None if no slot wants a machine or the next attempt is not due.
+
+    A request that is stored already is not changed, even if slots of the batch were given up since. Raises CloudError
+    if the rules lack something that the request needs.
     """
     cluster = ports.store.read_cluster()
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
-        slot = transaction.load_slots([slot_id]).get(slot_id)
-        if slot is None or not _is_wanted(slot, launch_id) or is_put_off(slot, work.now):
+        slots = [slot for slot in transaction.load_slots(names).values() if _is_of(slot, name)]
+        slots.sort(key=lambda slot: slot_order(slot.id))
+        wanting = [slot for slot in slots if _wants_machine(slot, name)]
+        stored = next((slot for slot in slots if slot.launch_request is not None), None)
+        first = stored or next(iter(wanting), None)
+        if first is None or not wanting or is_put_off(first, work.now):
             return None
-        request = slot.launch_request
+        pool, request = rules.pools.get(first.pool), first.launch_request
         if request is None:
-            held = find_held_places(work, rules.pools.get(slot.pool), slot.pool, [slot.offering])
-            request = ports.fleet.freeze(order_of(slot, cluster, places, held), rules)
-        frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
-        if slot.launch_request is None and (pool := rules.pools.get(slot.pool)) is not None:
-            # The rules may have changed since the launch was decided; the request has the present ones.
-            frozen = msgspec.structs.replace(frozen, launch_digest=pool.launch_digest)
-        transaction.save([frozen])
+            order = _order(work, rules, wanting, cluster, places, is_batch=is_batch)
+            request = {
+                **ports.fleet.freeze(order, rules),
+                **({BATCH: name} if is_batch else {}),
+                SLOTS: [slot.id for slot in wanting],
+                **({GANG: first.gang} if order.is_gang else {}),
+                PRICES: {each.key: each.price for each in _list_choices(pool) if each.key in order.offerings},
+            }
+        frozen = msgspec.structs.replace(first, launch_request=request, attempts=first.attempts + 1)
+        if pool is None or stored is not None:
+            transaction.save([frozen])
+            return frozen
+        # The rules may have changed since the launches were decided; the request has the present ones.
+        digest = {"launch_digest": pool.launch_digest}
+        frozen = msgspec.structs.replace(frozen, **digest)
+        others = (slot for slot in wanting if slot.id != first.id and slot.launch_digest != pool.launch_digest)
+        transaction.save([frozen, *(msgspec.structs.replace(slot, **digest) for slot in others)])
         return frozen
+
+
+def _order(
+    work: UnitOfWork,
+    rules: Rules,
+    slots: Sequence[Slot],
+    cluster: ClusterRow,
+    places: tuple[Place, ...],
+    *,
+    is_batch: bool,
+) -> LaunchOrder:
+    """Return the order for the machines of these slots, which are launched with the same offering."""
+    first = slots[0]
+    pool = rules.pools.get(first.pool)
+    offerings: tuple[str, ...] = () if first.offering is None else (first.offering,)
+    if is_batch and pool is not None:
+        offerings = _list_alternatives(work, rules, pool, first) or offerings
+    return msgspec.structs.replace(
+        order_of(first, cluster, is_batch=is_batch),
+        count=len(slots),
+        offerings=offerings,
+        is_gang=is_batch and first.gang is not None,
+        places=places,
+        held_places=find_held_places(work, pool, first.pool, offerings or [None]),
+    )
+
+
+def _list_alternatives(work: UnitOfWork, rules: Rules, pool: Pool, first: Slot) -> tuple[str, ...]:
+    """Return the offerings among which the cloud may choose for the slots of a batch; () in a pool without any."""
+    chosen = _find_choice(pool, first.offering)
+    if chosen is None or chosen.key is None:
+        return ()
+    choices = list_alternatives(pool, chosen, list_held(work, pool, first.pool, chosen.market))
+    # The plan counted the price of the slot against the budgets, which may have changed since: no alternative may cost
+    # more.
+    is_limited = any(each.is_limit and each.may_cover(first.pool) for each in rules.budgets.values())
+    most = inf if not is_limited else chosen.price if first.price is None else first.price
+    # The planned offering keeps the price of its slots, so it is always one of them.
+    wanted_keys = [each.key for each in choices if each.price <= most or each.key == chosen.key]
+    return tuple(key for key in wanted_keys if key is not None)
+
+
+def order_of(slot: Slot, cluster: ClusterRow | None = None, *, is_batch: bool = False) -> LaunchOrder:
+    """Return the order for the machine of a slot, or of the first slot of its batch. `cluster`: the cluster whose
+    identity the machine gets as a tag; None: the machine gets no such tag.
+    """
+    target: dict[str, Any] = (
+        {"batch": slot.batch}
+        if is_batch
+        else {"slot": slot.id, "launch_id": slot.launch_id or "", "generation": slot.epoch}
+    )
+    return LaunchOrder(
+        **target,
+        pool=slot.pool,
+        offerings=() if slot.offering is None else (slot.offering,),
+        cluster_id=cluster.identity if cluster else "",
+        highest=f"{cluster.term}.{cluster.token}" if cluster else "",
+    )
+
+
+def _list_choices(pool: Pool | None) -> list[Choice]:
+    return [] if pool is None else list_configured(pool)
+
+
+def _find_choice(pool: Pool | None, key: str | None) -> Choice | None:
+    return next((each for each in _list_choices(pool) if each.key == key), None)
 
 
 def is_put_off(slot: Slot, now: float) -> bool:
@@ -124,40 +317,6 @@ def find_delay(attempts: int) -> float:
     return min(MOST_DELAY, 2.0 ** max(0, attempts - 1))
 
 
-def find_held_places(work: UnitOfWork, pool: Pool | None, name: str, keys: Sequence[str | None]) -> tuple[str, ...]:
-    """Return the subnets and zones in which launches of these offerings rest now; () in a pool with a single place."""
-    places = [] if pool is None else pool.ec2.list_places(None)
-    if len(places) <= 1:
-        return ()
-    owners = {"", *((key or "") for key in keys if len(keys) == 1)}
-    ids = {
-        hold_id(name, kind, f"{own}@{each}"): each
-        for place in places for each in place for kind in PLACED for own in owners
-    }  # fmt: skip
-    holds = work.transaction.load_holds(sorted(ids)).values()
-    return tuple(sorted({ids[hold.id] for hold in holds if work.now < hold.until}))
-
-
-def order_of(
-    slot: Slot, cluster: ClusterRow | None = None, places: tuple[Place, ...] = (), held: tuple[str, ...] = ()
-) -> LaunchOrder:
-    """Return the order from which the request to launch this slot's machine is built. `cluster`: the cluster whose
-    identity the machine gets as a tag; None: the machine gets no such tag. `places`: as `find_places` returns them.
-    `held`: as `find_held_places` returns them.
-    """
-    return LaunchOrder(
-        slot=slot.id,
-        pool=slot.pool,
-        launch_id=slot.launch_id or "",
-        generation=slot.epoch,
-        offering=slot.offering,
-        cluster_id=cluster.identity if cluster else "",
-        highest=f"{cluster.term}.{cluster.token}" if cluster else "",
-        places=places,
-        held_places=held,
-    )
-
-
 def describe_machine(machine: Machine, pool: Pool | None) -> dict[str, Any]:
     """Return the field values that identify a machine on the row of its slot. `pool`: the slot's pool, which chooses
     the address; None: the rules no longer have it.
@@ -171,80 +330,181 @@ def describe_machine(machine: Machine, pool: Pool | None) -> dict[str, Any]:
     }
 
 
-def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
-    """Store a launched machine on its slot, which is then booting. If the launch is no longer wanted, terminate the
-    machine. Return the outcome as one word, for logs and metrics.
+def settle(ports: Ports, rules: Rules, first: Slot, answer: LaunchAnswer) -> str:
+    """Record the answer to a request. An answer is recorded only once. Return the outcome as one word, for logs and
+    metrics. `first`: the slot with the stored request.
 
-    If the slot has this machine already (from another copy of the task, or from the sweep for lost answers), nothing
-    changes. If EC2 refuses the termination, that is recorded; the sweep for machines without a slot repeats it. If the
-    call fails, CloudError is raised, and the sweep terminates the machine.
+    The machines of the answer are given, in its order, to the slots that want one. Slots for which there is no machine
+    become empty, and each refusal pauses launches. Slots of a batch that were given up meanwhile become empty. Machines
+    that no slot wants are terminated. If EC2 refuses some of them, that is recorded, and the sweep for machines without
+    a slot repeats it. If the call fails, CloudError is raised, and the sweep terminates these machines. If a gang lacks
+    a machine, the slots of its other machines are terminated at once: the machines would cost money and serve nothing
+    until the gang is complete.
     """
+    bound, left, change_set = _record(ports, rules, first, answer)
+    if change_set is None and not left:
+        return REPEATED
+    if left:
+        end_machines(ports, left)  # promise: unused-machine-ended
+    if change_set is not None:
+        announce(ports, change_set, kick=change_set.turned_slots)
+    is_complete = not is_partial(first, answer)
+    if bound and is_complete:
+        check_soon(ports, [slot for slot, _ in bound])
+    results = Counter((machine.offering or first.offering, "success") for _, machine in bound)
+    missing = len(_list_asked(first)) - len(answer.machines)
+    if missing > 0 and answer.refusals:
+        results[answer.refusals[-1].offering, find_outcome(answer.refusals[-1])] += missing
+    for (offering, result), count in (results or Counter({(first.offering, "aborted"): 1})).items():
+        _count(ports, first.pool, offering, result, count)
+    if bound and is_complete:
+        return "success"
+    return find_outcome(answer.refusals[-1]) if answer.refusals else "capacity" if bound else "aborted"
+
+
+def _count(ports: Ports, pool: str, offering: str | None, result: str, count: int = 1) -> None:
+    labels = {"pool": pool, "offering": offering or "", "result": result}
+    ports.meter.count("leasehold_launches_total", labels, count)
+
+
+def is_partial(first: Slot, answer: LaunchAnswer) -> bool:
+    """Return whether the answer has some machines of a gang, but not all."""
+    return GANG in (first.launch_request or {}) and 0 < len(answer.machines) < len(_list_asked(first))
+
+
+@repeated_if_overtaken
+def _record(
+    ports: Ports, rules: Rules, asked: Slot, answer: LaunchAnswer
+) -> tuple[list[tuple[str, Machine]], list[Machine], ChangeSet | None]:
+    """Write the answer to the stored request of a slot. Return three things: (1) the slots that got a machine, each
+    with its machine; (2) the machines that no slot wants; (3) the changes, or None if the answer was recorded before.
+    """
+    request, asked_slots = asked.launch_request or {}, _list_asked(asked)
+    name = request.get(BATCH) or asked.launch_id or ""
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
-        current = transaction.load_slots([slot.id]).get(slot.id)
-        wanted = current is not None and _is_wanted(current, slot.launch_id)
-        if current is not None and wanted:
-            rules = ports.rules()
-            found = describe_machine(machine, rules.pools.get(current.pool))
-            work.move_slot(current, "booting", attempts=0, last_seen=work.now, **found)
-            forget_holds(work, rules, [msgspec.structs.replace(current, zone=machine.zone, subnet=machine.subnet)])
+        work.slots = transaction.load_slots(asked_slots)
+        slots = [work.slots[each] for each in asked_slots if each in work.slots]
+        first, pool = _find_open(slots, name), rules.pools.get(asked.pool)
+        wanting = [] if first is None else [slot for slot in slots if _wants_machine(slot, name)]
+        bound = list(zip(wanting, answer.machines, strict=False))
+        if first is None:  # promise: batch-answer-once
+            known = {slot.instance_id for slot in slots}
+            left = [machine for machine in answer.machines if machine.id not in known]
+        else:
+            left = list(answer.machines[len(wanting) :])
+            for slot, machine in bound:
+                _bind(work, pool, slot, machine, request)
+            _refuse_rest(work, rules, first, wanting, asked, answer)
+            _clear(work, slots, name)
         change_set = work.flush()
-        is_bound = current is not None and (current.launch_id, current.instance_id) == (slot.launch_id, machine.id)
-        if not wanted and not is_bound:
-            rules = ports.rules()
-            book_unbound(work, rules, [machine], find_accounts([slot]), load_prices(ports, rules, [machine]))
-    if is_bound:
-        return REPEATED
-    if not wanted:
-        end_machines(ports, [machine])  # promise: unused-machine-ended
-        return "aborted"
-    announce(ports, change_set, kick=False)
-    ports.dispatcher.send_checks([slot.id])
-    return "success"
+        book_unbound(work, rules, left, find_accounts([*slots, asked]), load_prices(ports, rules, left))
+    return [(slot.id, machine) for slot, machine in bound], left, None if first is None else change_set
 
 
-def forget_holds(work: UnitOfWork, rules: Rules, slots: Iterable[Slot], *, at_boot: bool = False) -> None:
-    """Delete the launch back-offs (holds) that concern the launches of these slots, because they succeeded. A back-off
-    whose reason came as the end of a machine is deleted only when a machine has become ready (`at_boot`).
+def _refuse_rest(
+    work: UnitOfWork, rules: Rules, first: Slot, wanting: Sequence[Slot], asked: Slot, answer: LaunchAnswer
+) -> None:
+    """Record what follows for the launches of others: back-offs that an answer without refusals ends, or those that its
+    refusals begin. Give up the slots for which there is no machine, and all slots of an incomplete gang.
     """
-    concerned: dict[str, list[Slot]] = {}
+    bound = list(zip(wanting, answer.machines, strict=False))
+    refusals = answer.refusals if not answer.machines else tuple(map(_narrow, answer.refusals))
+    if is_partial(asked, answer):
+        # A hold even if EC2 names no error. Otherwise the next tick would buy the same incomplete gang again.
+        refusals = refusals or (Refusal(offering=first.offering, category="capacity", code=SHORT),)
+        for slot, _ in bound:
+            work.move_slot(work.slots[slot.id], "terminating", reason="gang_incomplete")  # promise: gang-whole
+    if bound and not refusals:
+        launched = {(each.offering or first.offering, each.zone, each.subnet) for _, each in bound}
+        forget_holds(
+            work,
+            rules,
+            [msgspec.structs.replace(first, offering=key, zone=zone, subnet=net) for key, zone, net in launched],
+        )
+    _refuse(work, rules.pools.get(first.pool), first, wanting[len(bound) :], refusals)
+
+
+def _narrow(refusal: Refusal) -> Refusal:
+    """Return a refusal that came beside machines. It does not concern all launches of the account or of a market,
+    because the machines were launched.
+    """
+    return msgspec.structs.replace(refusal, scope="offering") if refusal.scope in {"caller", "market"} else refusal
+
+
+def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:
+    """Make those slots empty that were given up before the answer to the request of their batch was recorded."""
     for slot in slots:
-        for name in _list_concerned(rules.pools.get(slot.pool), slot):
-            concerned.setdefault(name, []).append(slot)
-    for name, hold in work.transaction.load_holds(sorted(concerned)).items():
-        is_over = hold.kind == "throttled" or work.now >= hold.until
-        if hold.kind == "quota":
-            is_over = any(is_trial(hold, slot.since) for slot in concerned[name])
-        if is_over and hold.at_boot == at_boot:
-            work.delete(hold)
+        if slot.state == "terminating" and slot.batch == batch and slot.instance_id is None:
+            work.move_slot(slot, "empty", reason="never_launched")
 
 
-def _list_concerned(pool: Pool | None, slot: Slot) -> Iterator[str]:
-    """Yield the ids of the launch back-offs that may concern the launch of a slot. `pool`: the rules of the slot's
-    pool; None: the rules no longer have it.
+def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine, request: Mapping[str, Any]) -> None:
+    """Store this machine on a slot. If the machine has another offering than was planned for the slot, the slot gets
+    the resources of that offering, and the price that the offering had when the request was made (the present one if
+    the request, of an older version, has none). `pool` None: the rules no longer have the pool.
     """
-    key, market = slot.offering or "", slot.market or ""
-    places = sorted(filter(None, {slot.zone, slot.subnet}))
-    yield hold_id(slot.pool, "throttled")
-    for subject in {"", market, *([quota_subject(pool, slot.offering, market)] if pool else [])}:
-        yield hold_id(slot.pool, "quota", subject)
-    for kind in PLACED:
-        yield hold_id(slot.pool, kind, key)
-        yield from (hold_id(slot.pool, kind, f"{own}@{place}") for place in places for own in {key, ""})
-    for name, subject in ((slot.pool, key), (slot.pool, ""), ("*", market), ("*", "")):
-        yield hold_id(name, "auth", subject)
+    is_other = machine.offering not in {None, slot.offering}
+    choice = _find_choice(pool, machine.offering) if is_other else None
+    changes: dict[str, Any] = {}
+    if choice is not None:
+        changes = describe_choice(choice) | {"price": request.get(PRICES, {}).get(choice.key or "", choice.price)}
+    if request.get(BATCH):
+        changes["launch_request"] = None  # the answer is recorded; other slots' requests show their image
+    work.move_slot(slot, "booting", attempts=0, last_seen=work.now, **describe_machine(machine, pool), **changes)
 
 
-def _settle_failure(ports: Ports, rules: Rules, slot: Slot, error: CloudError, attempts: int) -> str:
-    """Settle a failed launch on its slot, with the machine that an earlier attempt has launched, if there is one.
-    `attempts`: how often the request was sent. Return the outcome as one word.
+def _refuse(
+    work: UnitOfWork, pool: Pool | None, first: Slot, slots: Sequence[Slot], refusals: Sequence[Refusal]
+) -> None:
+    """Move the slots for which a request got no machine to the state `empty`, or to `error` if the last refusal is a
+    wrong configuration. Stage the pauses of launches that the refusals cause, if the rules still have the pool (`pool`
+    not None).
+
+    `slots`: the slots without a machine. `first`: a slot of the request, as it was before this transaction changed it;
+    its launch decides which pauses are staged. Each of `refusals` counts as one refusal, however many machines it
+    concerned.
     """
-    most = find_most_attempts(ports, slot)
-    found, error = search_made(lambda: ports.fleet.find_launch(slot.launch_id or ""), error, attempts, most)
-    if not found:
-        return _settle_error(ports, rules, slot, error, most)
-    end_unbound(ports, rules, found[1:], find_accounts([slot]))
-    return settle_machine(ports, slot, found[0])
+    if slots:
+        to, changes = list_changes(
+            refusals[-1] if refusals else Refusal(offering=None, category="capacity", code=SHORT)
+        )
+        for slot in slots:
+            work.move_slot(slot, to, **changes | ({"launch_request": None} if to == "error" else {}))
+    if pool is None:
+        return
+    refused = [(msgspec.structs.replace(first, offering=each.offering), each) for each in dict.fromkeys(refusals)]
+    lock_holds(work, pool, refused)
+    for named, refusal in refused:
+        note_refusal(work, pool, named, refusal, refused=len(slots))
+
+
+def _settle_failure(
+    ports: Ports, rules: Rules, name: str, names: Sequence[str], error: CloudError, attempts: int
+) -> str:
+    """Settle a failed request with the machines that an earlier attempt has launched, if there are any. `attempts`: how
+    often the request was sent. Return the outcome as one word.
+    """
+    mine = [slot for slot in ports.store.find_slots(ids=names) if _is_of(slot, name)]
+    first = next((slot for slot in mine if slot.launch_request is not None), next(iter(mine), None))
+    if first is None:
+        return "aborted"
+    most, request = find_most_attempts(ports, first), first.launch_request
+    if request is not None:
+        found, error = search_made(lambda: _find_made(ports, rules, first.pool, request), error, attempts, most)
+        if found:
+            return settle(ports, rules, first, _answer(first, found, _list_refusals(request, first, error)))
+    return _settle_error(ports, rules, name, names, error, most)
+
+
+def _list_refusals(request: dict[str, Any] | None, first: Slot, error: CloudError) -> list[Refusal]:
+    """Return the refusals that an error of the whole request means: of all its offerings, if the error is about
+    offerings or their quota classes. `first`: a slot of the batch, whose offering is meant if no request is stored.
+    """
+    offerings = [key or None for key in (request or {}).get("offerings", ())]
+    if not offerings or error.scope not in {"offering", "class"}:
+        offerings = [first.offering]
+    return [error.refuse(key) for key in offerings]
 
 
 def find_most_attempts(ports: Ports, slot: Slot) -> int:
@@ -275,37 +535,37 @@ def search_made(
 
 
 @repeated_if_overtaken
-def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError, most: int) -> str:
-    """Record a failed launch on its slot. Return the category of the error.
+def _settle_error(ports: Ports, rules: Rules, name: str, names: Sequence[str], error: CloudError, most: int) -> str:
+    """Record that a request failed. Return the category of the error.
 
-    After a definite refusal the slot becomes `empty` or `error`, and further launches of what was refused are paused.
-    After an unclear outcome the same request is sent again, at most `most` times. If the slot was given up during an
+    After a definite refusal the slots become `empty` or `error`, and further launches of what was refused are paused.
+    After an unclear outcome the same request is sent again, at most `most` times. If the slots were given up during an
     attempt without a clear answer, launches of the offering are paused: else the tick would launch it again at once.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
-        current = transaction.load_slots([slot.id]).get(slot.id)
-        if current is None or current.launch_id != slot.launch_id:
+        work.slots = transaction.load_slots(names)
+        slots = [work.slots[each] for each in names if each in work.slots and _is_of(work.slots[each], name)]
+        wanting = [slot for slot in slots if _wants_machine(slot, name)]
+        first = _find_open(slots, name) or next(iter(wanting), None)
+        if first is None:
             return "aborted"
-        category, pool = error.category, rules.pools.get(slot.pool)
-        outcome: str = category
-        if not _is_wanted(current, slot.launch_id):
-            outcome = "aborted"
-            if current.state == "terminating" and category in UNCLEAR and pool is not None:
-                note_refusal(work, pool, current, read_refusal(current, error), is_definite=False)
-        elif may_have_launched(category, current.attempts, most):
-            due = work.now + find_delay(current.attempts)
-            work.put(msgspec.structs.replace(current, not_before=due, sent_at=0.0))
-            if category not in UNHEARD:
-                outcome = "transient"
-            elif pool is not None:
-                note_refusal(work, pool, current, read_refusal(current, error), is_definite=False)
+        pool, category = rules.pools.get(first.pool), error.category
+        if may_have_launched(category, first.attempts, most):
+            if wanting:
+                due = work.now + find_delay(first.attempts)
+                work.put(msgspec.structs.replace(first, not_before=due, sent_at=0.0))
+            if pool is not None and (category in UNHEARD or not wanting):
+                note_refusal(work, pool, first, read_refusal(first, error), is_definite=False)
+            outcome: str = category if category in UNHEARD else "transient"
         else:
             outcome = find_outcome(error)
-            _refuse(work, rules, current, error)
+            _refuse(work, pool, first, wanting, _list_refusals(first.launch_request, first, error))
+            _clear(work, slots, name)
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.turned_slots)
-    return outcome
+    _count(ports, first.pool, first.offering, outcome if wanting else "aborted", max(1, len(wanting)))
+    return outcome if wanting else "aborted"
 
 
 def may_have_launched(category: Category, attempts: int, most: int) -> bool:
@@ -318,7 +578,7 @@ def may_have_launched(category: Category, attempts: int, most: int) -> bool:
 
 def find_outcome(error: CloudError | Refusal) -> Category:
     """Return the category of a launch that is over with this error."""
-    return error.category if error.category in {*_KINDS, "gone"} else "misconfigured"
+    return error.category if error.category in {*KINDS, "gone"} else "misconfigured"
 
 
 def list_changes(error: CloudError | Refusal) -> tuple[SlotState, dict[str, Any]]:
@@ -330,165 +590,3 @@ def list_changes(error: CloudError | Refusal) -> tuple[SlotState, dict[str, Any]
     if outcome == "misconfigured":
         return "error", changes | {"error": outcome}
     return "empty", changes
-
-
-def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, error: CloudError) -> None:
-    to, changes = list_changes(error)
-    work.move_slot(slot, to, **changes)
-    if (pool := rules.pools.get(slot.pool)) is not None:
-        note_refusal(work, pool, slot, read_refusal(slot, error))
-
-
-def read_refusal(slot: Slot, error: CloudError) -> Refusal:
-    """Return the error of a slot's launch as the refusal of the slot's offering."""
-    return error.refuse(slot.offering)
-
-
-def note_refusal(
-    work: UnitOfWork,
-    pool: Pool,
-    slot: Slot,
-    refusal: Refusal,
-    *,
-    is_definite: bool = True,
-    refused: int = 1,
-    at_boot: bool = False,
-) -> None:
-    """Stage the launch back-off (a row called hold) that pauses launches of what EC2 refused.
-
-    Equal refusals of launches that one tick decided count as one. `is_definite`: whether this launch will not be sent
-    again. `refused`: the number of slots whose launch is refused. `at_boot`: EC2 launched the machine, and gave the
-    refusal as the reason of its end. Any answer except `throttled` deletes the pool's back-off for throttling. All
-    holds are locked in one call, so that transactions lock them in the same order. Source: Arvados' holds.
-    """
-    kind = _KINDS.get(refusal.category, "misconfigured")
-    name, subject = _find_subject(pool, slot, refusal)
-    own = hold_id(name, kind, subject)
-    throttled = hold_id(slot.pool, "throttled")
-    locked = lock_holds(work, pool, [(slot, refusal)])
-    if is_definite:
-        discount_refused(work, slot, own, locked.values(), refused)
-    if kind != "throttled" and throttled in locked:
-        work.delete(locked[throttled])
-    known = work.holds.get(own) or locked.get(own)
-    same = known is not None and known.decided_at == slot.since
-    streak = known.streak + (not same) if known else 1
-    match kind:
-        case "capacity":
-            delay = pool.capacity_hold
-        case "quota":
-            delay = pool.quota_hold
-        case "throttled":
-            # Delays: 1, 2.5, 4.75, 8.125, … at most 60 s. Equal refusals of launches of one tick count as one.
-            delay = known.delay if known else 0.0
-            delay = delay if same else min(MOST_DELAY, delay * 1.5 + 1)
-        case "auth":
-            delay = find_pause(MOST_DELAY, streak)
-        case _:
-            delay = find_pause(pool.error_cooldown, streak)
-    active = count_others(work, slot, refused) if kind == "quota" else 0
-    work.put(
-        Hold(
-            version=known.version if known else 0,
-            id=own,
-            pool=name,
-            kind=kind,
-            subject=subject,
-            refused_at=work.now,
-            until=work.now + delay,
-            delay=delay,
-            active=min(active, known.active) if same and known else active,
-            decided_at=slot.since,
-            streak=streak,
-            code=refusal.code,
-            message=refusal.message,
-            at_boot=at_boot,
-        )
-    )
-
-
-def lock_holds(work: UnitOfWork, pool: Pool, refused: Iterable[tuple[Slot, Refusal]]) -> dict[str, Hold]:
-    """Lock and return the launch back-offs that `note_refusal` changes for these refusals, each with its slot. Call it
-    before the first of several calls of `note_refusal`, so that all transactions lock them in the same order.
-    """
-    wanted = set[str]()
-    for slot, refusal in refused:
-        name, subject = _find_subject(pool, slot, refusal)
-        wanted |= {hold_id(slot.pool, "throttled"), *list_quota_holds(slot.pool, pool)}
-        wanted.add(hold_id(name, _KINDS.get(refusal.category, "misconfigured"), subject))
-    return work.transaction.load_holds(sorted(wanted))
-
-
-def _find_subject(pool: Pool, slot: Slot, refusal: Refusal) -> tuple[str, str]:
-    """Return what is paused after a refusal of this slot's launch: the `pool` and the `subject` of the back-off."""
-    key, scope = slot.offering or "", refusal.scope
-    match _KINDS.get(refusal.category, "misconfigured"):
-        case "throttled":
-            return slot.pool, ""
-        case "quota":
-            return slot.pool, "" if scope == "pool" else quota_subject(pool, slot.offering, slot.market or "")
-        case "auth" if scope in {"caller", "market"}:
-            return "*", "" if scope == "caller" else slot.market or ""
-        case "auth" if scope == "pool":
-            return slot.pool, ""
-    own = "" if scope == "place" and refusal.place else key
-    return slot.pool, f"{own}@{refusal.place}" if refusal.place else own
-
-
-def list_quota_holds(name: str, pool: Pool) -> list[str]:
-    """Return the ids that launch back-offs for EC2 quotas may have in this pool: for the pool, for each market of its
-    offerings (written by earlier versions), and for each quota class in it.
-    """
-    choices = list_choices(pool)
-    subjects = {
-        "",
-        *(each.market for each in choices),
-        *(quota_subject(pool, each.key, each.market) for each in choices),
-    }
-    return sorted(hold_id(name, "quota", subject) for subject in subjects)
-
-
-def list_quota_holds_of(rules: Rules, pools: Iterable[str]) -> list[str]:
-    """Return the ids that launch back-offs for EC2 quotas have in these pools. Pools that the rules do not list are
-    skipped.
-    """
-    names = sorted(set(pools) & rules.pools.keys())
-    return [each for name in names for each in list_quota_holds(name, rules.pools[name])]
-
-
-def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
-    """End each launch back-off for an EC2 quota whose pool has fewer active slots now than when EC2 refused the launch.
-    Call it before other slots of the transaction become active, because these would hide the lower number.
-    """
-    lasting = [hold for hold in holds.values() if hold.kind == "quota" and hold.active and work.now < hold.until]
-    active = {name: work.transaction.count_active(name) for name in {hold.pool for hold in lasting}}
-    for hold in lasting:
-        if active[hold.pool] < hold.active:
-            work.put(msgspec.structs.replace(hold, until=work.now))
-
-
-def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold], count: int = 1) -> None:
-    """Correct `active`, the stored number of active slots, in the other launch back-offs for an EC2 quota which began
-    at the same time as this refusal, or which a launch of the same tick caused. The number is lowered to the number of
-    the pool's slots that are active now, so that slots whose launch was refused do not count.
-
-    The slot of a refused launch is no longer active. Without the correction, a later count would be lower than the
-    stored number. That would look like freed EC2 quota and end these back-offs. `own`: the id of the back-off that this
-    refusal caused; it does not change. `holds`: the back-offs that may be corrected. `count`: the number of slots whose
-    launch is refused now; `refused` is one of them.
-    """
-    others = [hold for hold in holds if hold.kind == "quota" and hold.id != own]
-    # Back-offs that began at the same time: refused at this instant, or for launches that the same tick decided.
-    alike = [hold for hold in others if hold.refused_at == work.now or hold.decided_at == refused.since]
-    active = count_others(work, refused, count) if alike else 0
-    for hold in alike:
-        if active < hold.active:
-            work.put(msgspec.structs.replace(hold, active=active))
-
-
-def count_others(work: UnitOfWork, refused: Slot, count: int = 1) -> int:
-    """Return the number of active slots in the pool of the slot `refused`, without the slots whose launch is refused
-    now. `count`: the number of these slots; `refused` is one of them.
-    """
-    active = work.transaction.count_active(refused.pool)
-    return active - (count if refused.state not in INACTIVE else 0)

@@ -15,7 +15,8 @@ import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.operations.machines.launch import MOST_DELAY, forget_holds, is_put_off, note_refusal, read_refusal
+from scheduler.operations.machines.holds import MOST_DELAY, forget_holds, note_refusal, read_refusal
+from scheduler.operations.machines.launch import is_put_off
 from scheduler.operations.machines.refused import STOP_REFUSED, Refused, put_off
 from scheduler.operations.machines.work import check_soon
 from scheduler.operations.ports import Ports, announce

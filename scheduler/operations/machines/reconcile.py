@@ -21,8 +21,8 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.jump import jump_above_tags
-from scheduler.operations.machines.batch import is_of_batch
-from scheduler.operations.machines.launch import describe_machine, end_quota_holds, list_quota_holds_of, settle_machine
+from scheduler.operations.machines.holds import end_quota_holds, list_quota_holds_of
+from scheduler.operations.machines.launch import describe_machine, settle
 from scheduler.operations.machines.twins import FRESH_SECONDS, leave_to_twin, watch_twins
 from scheduler.operations.machines.unbound import (
     NOT_REFUSED,
@@ -38,7 +38,7 @@ from scheduler.operations.membership import refuse_foreign_machines, split_forei
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_configured
-from scheduler.ports import CloudError, ForeignMachineError
+from scheduler.ports import CloudError, ForeignMachineError, LaunchAnswer
 
 ORPHAN_SECONDS = 300.0
 """Age in seconds from which a machine without a slot is terminated. A younger machine may get a slot, because the
@@ -125,7 +125,7 @@ def _reconcile_ours(
             ports.fleet.claim(unnamed, identity)
     found, accounts = _sort(machines, slots), find_accounts(slots)
     for slot, machine in found.lost:
-        settle_machine(ports, slot, machine)
+        settle(ports, rules, slot, LaunchAnswer(machines=(machine,)))
     present = _look_again(ports, found.strangers)
     left = _adopt(ports, rules, present, found.extra, accounts, orphan_seconds)
     refused = end_unbound(ports, rules, left.orphans, accounts)
@@ -150,7 +150,7 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     the slots without the request.
     """
     in_place = {slot.instance_id for slot in slots}
-    unsettled = {slot.batch for slot in slots if slot.state == "launching" or is_of_batch(slot.launch_request)}
+    unsettled = {slot.batch for slot in slots if slot.state == "launching" or slot.launch_request is not None}
     unsettled.discard(None)
     by_launch = {slot.launch_id: slot for slot in slots if slot.launch_id and slot.state not in INACTIVE}
     found = _Sorted([], [], [])

@@ -7,7 +7,7 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.slots import Slot
-from scheduler.operations.machines.launch import MOST_DELAY
+from scheduler.operations.machines.holds import MOST_DELAY
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork

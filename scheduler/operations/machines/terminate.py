@@ -11,8 +11,8 @@ import msgspec
 from scheduler.model.costs import HOUR
 from scheduler.model.launch_backoff import hold_id
 from scheduler.model.slots import Slot
-from scheduler.operations.machines.batch import end_batch
-from scheduler.operations.machines.launch import MOST_ATTEMPTS, MOST_DELAY, is_put_off
+from scheduler.operations.machines.holds import MOST_DELAY
+from scheduler.operations.machines.launch import MOST_ATTEMPTS, end_batch, is_put_off
 from scheduler.operations.machines.refused import END_REFUSED, Refused, put_off
 from scheduler.operations.machines.unbound import end_unbound, find_accounts
 from scheduler.operations.machines.work import check_soon
@@ -184,14 +184,14 @@ def _find_launched(ports: Ports, slot: Slot) -> str | None:
         return None
     if slot.launch_id is None or slot.launch_request is None:
         return None
-    found = ports.fleet.find_launch(slot.launch_id)
+    found = ports.fleet.find_launched(slot.launch_request)
     if not found and slot.attempts <= MOST_ATTEMPTS:
         try:
-            return ports.fleet.launch(slot.launch_request).id
+            found = list(ports.fleet.launch(slot.launch_request).machines)
         except CloudError as error:
             if error.category in UNCLEAR | UNHEARD and slot.attempts < MOST_ATTEMPTS:
                 raise
-        found = ports.fleet.find_launch(slot.launch_id)
+        found = found or ports.fleet.find_launched(slot.launch_request)
     end_unbound(ports, ports.rules(), found[1:], find_accounts([slot]))
     return found[0].id if found else None
 

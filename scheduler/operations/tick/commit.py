@@ -37,7 +37,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IllegalMoveError
 from scheduler.operations.change_set import ChangeSet
-from scheduler.operations.machines.launch import end_quota_holds, list_quota_holds_of
+from scheduler.operations.machines.holds import end_quota_holds, list_quota_holds_of
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.operations.writers.quota import QuotaWriter, charge_accounts
