@@ -99,7 +99,6 @@ def prepare_redis(binary: Path, directory: Path, port: int, config: Mapping[str,
 
 
 def _quote(value: str) -> str:
-    """Return a value as a quoted argument of redis.conf."""
     return '"' + "".join(_ESCAPED.get(char, char) for char in value) + '"'
 
 
@@ -122,7 +121,6 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """The URL under which clients reach the Redis server."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property

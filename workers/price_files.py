@@ -130,7 +130,6 @@ def read_prices(path: Path, *, region: str | None, seen_at: float, product: str 
 
 
 def _region_of(location: str) -> str:
-    """Return the region of an availability zone or region."""
     return location[:-1] if location[-1:].isalpha() else location
 
 

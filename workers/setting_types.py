@@ -39,7 +39,6 @@ class SecretText:
         self._text = text
 
     def get_secret_value(self) -> str:
-        """Return the secret text itself."""
         return self._text
 
     def __repr__(self) -> str:

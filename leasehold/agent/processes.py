@@ -30,7 +30,6 @@ class Note(msgspec.Struct, frozen=True):
 
 
 def notes_folder(state: Path, slot: str) -> Path:
-    """Return the folder of the notes about the processes of one slot, inside the folder `state`."""
     return state / "processes" / slot
 
 
@@ -76,7 +75,6 @@ def _is_alive(note: Note) -> bool:
 
 
 def list_tree(pids: Iterable[int]) -> list[int]:
-    """Return the ids of the processes `pids` and of all their descendants."""
     children: dict[int, list[int]] = {}
     for each in PROC.glob("[0-9]*"):
         if fields := read_stat(int(each.name)):

@@ -143,7 +143,6 @@ class ReservationFilter:
         query.end()
 
     def matches(self, row: Reservation) -> bool:
-        """Return whether the reservation matches."""
         return (self.phases is None or row.phase in self.phases) and self._match.matches(row)
 
 
@@ -191,7 +190,6 @@ class SlotFilter:
         query.end()
 
     def matches(self, row: Slot) -> bool:
-        """Return whether the slot matches."""
         return (
             self.pool in {None, row.pool}
             and (self._states is None or row.state in self._states)

@@ -153,7 +153,6 @@ ANSWERS: Final = {
 
 
 def make_components() -> dict[str, Schema]:
-    """Return all schemas by name."""
     found: dict[str, Schema] = {}
     schemas, components = msgspec.json.schema_components(list(ANSWERS.values()), ref_template=f"{PREFIX}{{name}}")
     renamed = {schema["$ref"].removeprefix(PREFIX): name for name, schema in zip(ANSWERS, schemas, strict=True)}
@@ -274,7 +273,6 @@ KEY_HEADER: Final[Schema] = {
 
 
 def refer(name: str) -> Schema:
-    """Return a reference to the schema `name` in the OpenAPI document."""
     return {"$ref": f"{PREFIX}{name}"}
 
 

@@ -146,7 +146,6 @@ class Reading:
         return respond(answer) if answer.get("ok") else respond_problem(describe_refusal(answer.get("errors", [])))
 
     async def slots(self, request: Request) -> Response:
-        """Respond with one page of slots."""
         check_right(request, "query")
         wanted = SlotFilter(Query(request))
         client = await self._service.open_client(request)
@@ -159,7 +158,6 @@ class Reading:
         return respond(page)
 
     async def slot(self, request: Request) -> Response:
-        """Respond with one slot."""
         check_right(request, "query")
         Query(request).end()
         name = request.path_params["slot"]
@@ -200,7 +198,6 @@ class Reading:
         return respond({"changed": await self._hints.wait(client, request.path_params["slot"], wait)})
 
     async def accounts(self, request: Request) -> Response:
-        """Respond with all quota accounts."""
         check_right(request, "query")
         query = Query(request)
         query.take_limit()
@@ -209,7 +206,6 @@ class Reading:
         return respond(make_page([write_account(each) for each in await client.accounts()], None))
 
     async def account(self, request: Request) -> Response:
-        """Respond with one quota account."""
         check_right(request, "query")
         Query(request).end()
         name = request.path_params["account"]

@@ -44,32 +44,26 @@ description of the value), or None if the entry is not offered.
 
 
 def complete_reservations(incomplete: str) -> Found:
-    """Complete the id of a reservation in a shell: offer all reservations in Redis that match, each with its phase."""
     return _find("reservations", incomplete, lambda name, row: (name, row["phase"]))
 
 
 def complete_live_reservations(incomplete: str) -> Found:
-    """Complete the id of a reservation in a shell: offer the matching reservations that have not ended."""
     return _find("reservations", incomplete, lambda name, row: _offer_if(_LIVE, name, row))
 
 
 def complete_held_reservations(incomplete: str) -> Found:
-    """Complete the id of a reservation in a shell: offer the matching reservations that hold a lease."""
     return _find("reservations", incomplete, lambda name, row: _offer_if(_HELD, name, row))
 
 
 def complete_slots(incomplete: str) -> Found:
-    """Complete the id of a slot in a shell: offer all slots in Redis that match, each with its state."""
     return _find("slots", incomplete, lambda name, row: (name, row.get("state", "empty")))
 
 
 def complete_accounts(incomplete: str) -> Found:
-    """Complete the name of a quota account in a shell: offer the matching accounts, with their descriptions."""
     return _find("accounts", incomplete, _describe_account)
 
 
 def complete_pools(incomplete: str) -> Found:
-    """Complete the name of a pool of slots in a shell: offer the names of pools that begin with `incomplete`."""
     return [each for each in _find("slots", "", lambda _, row: (row["pool"], "")) if each[0].startswith(incomplete)]
 
 
@@ -79,7 +73,6 @@ def complete_phases(incomplete: str) -> list[str]:
 
 
 def complete_states(incomplete: str) -> list[str]:
-    """Complete a state of slots in a shell: offer the states that begin with `incomplete`."""
     return starting(SLOT_STATES, incomplete)
 
 
@@ -97,14 +90,12 @@ def complete_versions(incomplete: str) -> Found:
 
 
 def complete_processes(incomplete: str) -> list[str]:
-    """Complete the name of a process in a shell."""
     from leasehold.liveness import PROCESSES
 
     return starting(PROCESSES, incomplete)
 
 
 def complete_logs(incomplete: str) -> list[str]:
-    """Complete the name of a process that has a log in the folder of the stack."""
     from leasehold.cli.connecting import find_log_folder
     from leasehold.cli.failures import CommandError
     from leasehold.errors import UntrustedFolder
@@ -116,7 +107,6 @@ def complete_logs(incomplete: str) -> list[str]:
 
 
 def complete_events(incomplete: str) -> list[str]:
-    """Complete the name of an event in a shell."""
     from scheduler.model.events import EVENT_NAMES
 
     return starting(EVENT_NAMES, incomplete)

@@ -105,7 +105,6 @@ def doctor(
 
 
 def print_finding(finding: "Finding") -> None:
-    """Print one finding, wrapped at the width of the terminal."""
     mark = (finding.outcome.upper() if finding.outcome == "failure" else finding.outcome).ljust(_MARK_WIDTH)
     # typer.echo drops the colours unless standard output is a terminal.
     check, text = finding.check.ljust(_NAME_WIDTH), make_visible(finding.text)

@@ -86,7 +86,6 @@ class Field(Generic[SeenRow]):
     where: Literal["always", "wide"] = "always"
 
     def read_raw(self, seen: SeenRow) -> Any:
-        """Return the value of this column in CSV for the row `seen`."""
         if self.raw is not None:
             return self.raw(seen)
         cell = self.read(seen)
@@ -415,7 +414,6 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
-    """Return whether a reservation requires slots with `labels`, in its request or in one of its components."""
     wanted = labels.items()
     own = row.request.labels
     return wanted <= own.items() or any(wanted <= (own | each.labels).items() for each in row.request.components)

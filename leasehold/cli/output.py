@@ -54,7 +54,6 @@ def starting(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def print_json(value: object) -> None:
-    """Print `value` as JSON on one line."""
     import msgspec
 
     sys.stdout.write(escape_json(json.dumps(msgspec.to_builtins(value), ensure_ascii=False)) + "\n")

@@ -374,7 +374,6 @@ class _Printer:
             typer.echo(f"{label} {make_visible(line.decode(errors='replace'), multiline=True)}")
 
     def close(self) -> None:
-        """Close the log files that were read."""
         for reader in self._readers.values():
             reader.close()
 

@@ -67,7 +67,6 @@ class StateReader:
         self._known, self._read_at = SchedulerState(None, ()), float("-inf")
 
     def read(self) -> SchedulerState:
-        """Return the state of the scheduler."""
         if time.monotonic() - self._read_at < KEPT_SECONDS:
             return self._known
         self._read_at = time.monotonic()
@@ -136,7 +135,6 @@ def find_alerts(view: View, now: float) -> list[Finding]:
 
 
 def find_exceeded(budgets: object) -> list[Finding]:
-    """Return a warning for each budget of the report of a tick that is exceeded."""
     found = []
     with suppress(msgspec.ValidationError):
         for each in msgspec.convert(budgets, list[BudgetStatus]):

@@ -173,11 +173,9 @@ class SlotFilter:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the filter leaves out any slot."""
         return bool(self.pool or self.zone or self.state or self.account or self.use or self.text)
 
     def query(self, page: int) -> str:
-        """Return the query string of the address of the page `page` of the same filter."""
         names = ("pool", "zone", "state", "account", "use", "text")
         values = {name: getattr(self, name) for name in names}
         return urlencode({**{name: value for name, value in values.items() if value}, "page": page})

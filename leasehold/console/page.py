@@ -82,7 +82,6 @@ def backend(request: Request) -> Backend:
 
 
 def caller(request: Request) -> Caller:
-    """Return the caller of a request, as the gate identified it."""
     found: Caller = request.state.caller
     return found
 
@@ -115,7 +114,6 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
 
 
 def render_text(request: Request, template: str, **values: Any) -> str:
-    """Return the text of a page or fragment that `render` would return as a response."""
     state = request.app.state
     known: dict[str, Any] = {
         "caller": getattr(request.state, "caller", None),

@@ -58,7 +58,6 @@ class SearchTexts:
         return known[1]
 
     def forget(self, rows: Container[str]) -> None:
-        """Forget the texts of reservations that are not in `rows`."""
         self._known = {name: known for name, known in self._known.items() if name in rows}
 
     def __len__(self) -> int:
@@ -178,7 +177,6 @@ class ReservationFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every reservation matches."""
         return not self.phase and not self.texts and not self.tag and not self.label
 
     def address(self, **changes: object) -> str:

@@ -154,7 +154,6 @@ def _count(progress: Progress) -> tuple[int, int]:
 
 
 def tabulate(summary: Summary) -> Table:
-    """Return the summary of the demo as a table of names and values."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     calls = ", ".join(f"{count} {action}" for action, count in summary.ec2_calls.items())
     types = ", ".join(f"{count} {name}" for name, count in summary.machines_by_type.items())

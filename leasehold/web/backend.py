@@ -142,7 +142,6 @@ class Backend:
         )
 
     async def close(self) -> None:
-        """Close all clients that `client` has returned."""
         clients = list(self._clients.values())
         self._clients.clear()
         for client in clients:

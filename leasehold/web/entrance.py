@@ -339,7 +339,6 @@ def to_login(request: Request, values: Mapping[str, str]) -> Response:
 
 
 def set_cookie(answer: Response, gate: Gate, request: Request, value: str) -> None:
-    """Add the cookie of a session to an answer. `value`: the value of the cookie."""
     answer.set_cookie(
         gate.cookie_name,
         value,

@@ -49,11 +49,9 @@ class Changed:
     is_reset: bool = False
 
     def of(self, kind: Kind) -> frozenset[str]:
-        """Return the ids of the changed rows of this kind."""
         return self.ids.get(kind, frozenset())
 
     def joined(self, later: "Changed") -> "Changed":
-        """Return these changes and the changes `later` together, as one object."""
         kinds = self.ids.keys() | later.ids.keys()
         ids = {kind: self.of(kind) | later.of(kind) for kind in kinds}
         is_reset = self.is_reset or later.is_reset
@@ -169,7 +167,6 @@ class Feed:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The names of all topics."""
         return frozenset(self._topics)
 
     @property

@@ -137,7 +137,6 @@ class ReservationMatch:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def matches(self, row: Reservation) -> bool:
-        """Return whether a reservation meets all conditions."""
         request = row.request
         return (
             (self.id_start is None or row.id.startswith(self.id_start))

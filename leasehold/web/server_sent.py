@@ -46,7 +46,6 @@ class Places:
         return True
 
     def give_back(self, caller: str) -> None:
-        """Give a place of this caller back."""
         self._free += 1
         self._taken[caller] -= 1
         if not self._taken[caller]:

@@ -70,7 +70,6 @@ def open_cookie(value: str) -> Session | None:
 
 
 def is_signed(value: str, binding: bytes) -> bool:
-    """Return whether the cookie `value` was signed with the secret `binding`."""
     text, _, signature = value.rpartition(".")
     return hmac.compare_digest(_sign(binding, "session", text).encode(), signature.encode("utf-8", "surrogatepass"))
 

@@ -248,7 +248,6 @@ class SimulatedCloud(Fleet, Probe):
         return {}
 
     def put_stopped(self, name: str) -> None:
-        """Mark the machine `name` as stopped from now on."""
         self._machines[name].stopped_at = self._event_queue.now
 
     @override
@@ -311,7 +310,6 @@ def find_request(slot: Slot) -> str:
 
 
 def is_gang(slot: Slot) -> bool:
-    """Return whether the machine of this slot is launched for a gang, by one request for all its machines."""
     return slot.gang is not None and slot.batch is not None and slot.power is None
 
 

@@ -162,7 +162,6 @@ def put_reservations(cluster: SimulatedCluster, given: Iterable[ReservationRecor
 
 
 def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocument]) -> ChangeSet:
-    """Submit reservations with these documents to the simulated cluster. Return the changed rows."""
     with cluster.store.transaction() as transaction:
         _, change_set = submit(transaction, cluster.ports.rules(), [Submission(list(documents))])
     announce(cluster.ports, change_set, kick=change_set.is_change)

@@ -164,7 +164,6 @@ class _Shortages:
         self._drawn_until = 0.0
 
     def include(self, now: float) -> bool:
-        """Return whether one of the shortages lasts at `now`."""
         while self._drawn_until <= now:
             begin = self._drawn_until + self._random.expovariate(self._document.shortage_rate / HOUR)
             mean = self._document.shortage_seconds

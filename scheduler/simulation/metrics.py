@@ -249,7 +249,6 @@ class RunMetrics:
 
     @property
     def all_wait(self) -> bool:
-        """Return whether jobs wait for a lease, and no job at all has one."""
         return bool(self._waiting) and not self._held
 
     def advance(self, now: float) -> None:

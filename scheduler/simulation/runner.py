@@ -82,7 +82,6 @@ class Runner:
     """
 
     def __init__(self, scenario: Scenario, *, records: bool = False) -> None:
-        """Prepare the run of `scenario`. `records`: whether the run records its timeline."""
         self._scenario = scenario
         self.cluster: SimulatedCluster = build_cluster(scenario.config, scenario.cloud)
         self.cluster.ports.time_zero = scenario.starts_at
@@ -136,7 +135,6 @@ class Runner:
 
     @property
     def ticks(self) -> int:
-        """The number of ticks so far."""
         return self._loop.ticks
 
     def finish_timeline(self) -> Timeline | None:

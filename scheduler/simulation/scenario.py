@@ -615,7 +615,6 @@ class StepReader:
 
 
 def _read_submit(value: object, path: str) -> tuple[ReservationDocument, ...]:
-    """Read the value of a `submit` action: one reservation, or a list of reservations."""
     if isinstance(value, list):
         return tuple(
             read_document(ReservationDocument, each, format_path([index], path)) for index, each in enumerate(value)

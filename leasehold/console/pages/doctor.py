@@ -60,7 +60,6 @@ async def show_doctor(request: Request) -> Response:
 
 
 async def show_findings(request: Request) -> Response:
-    """Show the findings of the checks."""
     state = request.app.state
     if not hasattr(state, "examiner"):
         state.examiner = Examiner(backend(request).settings)

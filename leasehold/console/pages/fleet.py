@@ -131,7 +131,6 @@ async def send_together(request: Request) -> Response:
 
 
 async def show_slot(request: Request) -> Response:
-    """Show the panel with the details of one slot."""
     await backend(request).feed.refresh()
     return await _panel(request, request.path_params["slot"])
 

@@ -83,7 +83,6 @@ async def show_money(request: Request) -> Response:
 
 
 def copy_slots(feed: Feed) -> list[Slot]:
-    """Return all slots of the view."""
     with feed.lock:
         return list(feed.view.slots.values())
 

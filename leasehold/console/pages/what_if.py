@@ -101,7 +101,6 @@ def _list_prefixes(head: str) -> list[str]:
 
 
 async def show_rules(request: Request) -> Response:
-    """Show the rules in force in an editor, and their history."""
     client, sender = await backend(request).client(caller(request)), caller(request)
     found = await client.rules(VERSIONS)
     return render(
