@@ -223,7 +223,7 @@ def refresh(as_json: AsJson = False) -> None:
     `market.on_demand_interval` is set, the command also reads on-demand prices, which needs the IAM policy `prices`.
     """
     settings = load_settings()
-    from leasehold.cli.applying import read_market
+    from leasehold.cli.market import read_market
 
     with open_store() as store:
         stored = store.load_rules()

@@ -207,7 +207,7 @@ def check(file: File = None, as_json: AsJson = False) -> None:
     faults = check_configuration(file)
     warnings: list[Fault] = []
     if not faults:
-        from leasehold.cli.applying import check_market
+        from leasehold.cli.market import check_market
 
         configuration = read_configuration(file)
         faults, unchecked = check_market(configuration)
