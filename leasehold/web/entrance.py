@@ -283,7 +283,7 @@ class Entrance:
             return respond(make_problem(403, admission.caller.find_refusal("query") or ""))
         if self._gate.is_forged(request, admission):
             return respond(make_problem(403, "this page is out of date: load it again (no valid X-CSRF-Token)"))
-        _remember(request, admission)
+        request.state.caller, request.state.csrf = admission.caller, admission.csrf
         return None
 
     def _exchange_token(self, request: Request) -> Response:
@@ -348,7 +348,3 @@ def set_cookie(answer: Response, gate: Gate, request: Request, value: str) -> No
         httponly=True,
         samesite="strict",
     )
-
-
-def _remember(request: Request, admission: Admission) -> None:
-    request.state.caller, request.state.csrf = admission.caller, admission.csrf

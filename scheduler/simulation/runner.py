@@ -395,14 +395,6 @@ strictly after 180 s, because programs compare the lines with another run.
 """
 
 
-def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
-    """Run a scenario file and print its decisions to `out`, as JSON lines or as sentences. Return 0, the exit status.
-    Raises InvalidInputError if the file has any fault.
-    """
-    run_file(path, json_lines=json_lines, out=out)
-    return 0
-
-
 def run_file(path: Path, *, json_lines: bool, out: TextIO, records: bool = False) -> Runner:
     """Run a scenario file and print its decisions to `out`, as JSON lines or as sentences. Return the finished Runner;
     with `records`, it has the timeline of the run.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from scheduler.model.rules import SchedulerKeys
-from scheduler.simulation.runner import simulate_file
+from scheduler.simulation.runner import run_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "elastic.md").read_text(encoding="utf-8")
 
@@ -19,7 +19,7 @@ def test_the_example_plays_as_shown(tmp_path: Path) -> None:
     """When this fails: put the output of `leasehold simulate` under it, and read whether the text is still true."""
     path, out = tmp_path / "yield.json", StringIO()
     path.write_text(find_block("json"), encoding="utf-8")
-    assert simulate_file(path, json_lines=False, out=out) == 0
+    run_file(path, json_lines=False, out=out)
     assert out.getvalue() == find_block("text")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.simulation.runner import play, simulate_file
+from scheduler.simulation.runner import play, run_file
 from scheduler.simulation.scenario import load_scenario
 from tests.rules.playing import (
     Document,
@@ -366,8 +366,8 @@ def test_programs_get_the_exact_instant_and_people_a_rounded_one(tmp_path: Path)
     path = tmp_path / "idle.json"
     path.write_text(json.dumps(a_scenario(tick(0), slots=[a_slot("linux-1")], wakes=True, until=400)))
     lines, sentences = StringIO(), StringIO()
-    simulate_file(path, json_lines=True, out=lines)
-    simulate_file(path, json_lines=False, out=sentences)
+    run_file(path, json_lines=True, out=lines)
+    run_file(path, json_lines=False, out=sentences)
     at = json.loads(lines.getvalue().splitlines()[1])["at"]
     assert at == nextafter(300, inf)
     assert play_out(a_scenario(tick(at), slots=[a_slot("linux-1")])).decisions == ["300 drain linux-1 idle"]
