@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from celery import Celery
+from celery.bin.base import CLIContext
+from click import Command, Context
+from flower.command import flower as command
 from flower.utils.broker import Broker
 from flower.views.monitor import Metrics
 from kombu.transport.redis import QoS
@@ -81,7 +84,10 @@ def main(arguments: Sequence[str]) -> None:
         # The password is passed by the environment, because every user of this host can read a command line.
         os.environ["FLOWER_BASIC_AUTH"] = flower.basic_auth.get_secret_value()
     # By default Flower runs a flowerconfig.py of the working folder.
-    app.start(["flower", f"--conf={os.devnull}", f"--address={flower.host}", f"--port={flower.port}"])
+    options = [f"--conf={os.devnull}", f"--address={flower.host}", f"--port={flower.port}"]
+    # Not by `celery flower`, which imports all other commands too, with a shell: 8 MiB.
+    celery = Context(Command("celery"), obj=CLIContext(app=app, no_color=True, workdir=None))
+    command.main(options, prog_name="flower", parent=celery)
 
 
 if __name__ == "__main__":

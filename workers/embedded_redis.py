@@ -11,10 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 START_SECONDS = 15.0
 """Seconds within which a started Redis server must answer for the first time."""
 STOP_SECONDS = 5.0
@@ -165,6 +161,11 @@ class RedisServer:
         """Return whether a server answers on this port and is the process that was started, not another process on the
         port.
         """
+        # `leasehold up` starts a server, but speaks with none.
+        import redis  # noqa: PLC0415 - see above
+        from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
+        from redis.retry import Retry  # noqa: PLC0415 - see above
+
         user, password = self.login or (None, None)
         client = redis.Redis(
             "127.0.0.1",

@@ -130,9 +130,7 @@ def _print_running(stack: "Stack", seconds: float) -> None:
     from leasehold.cli.output import make_table
 
     rows = [(name, str(pid), stack.urls.get(name, "")) for name, pid in sorted(stack.pids().items())]
-    with contextlib.closing(stack.open_store()) as store:
-        pools = store.load_rules().rules.pools.values()
-    system = next((pool.system for pool in pools), "x86_64-linux")
+    system = next(iter(stack.systems), "x86_64-linux")
     print_thing(
         f"\nup in {seconds:.1f} s; state and logs are in {stack.folder.path}",
         make_table(("process", "pid", "where"), rows, ""),

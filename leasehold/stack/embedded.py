@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from base64 import b64encode
@@ -10,16 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 from urllib.request import Request
 
-from leasehold.canaries import Canaries
-from leasehold.client.client import Client
 from leasehold.client.discovery import FOLDER
-from leasehold.client.own_transport import open_wire
-from leasehold.client.transport import RequestTransport
-from leasehold.errors import LeaseholdError, UntrustedFolder
+from leasehold.errors import UntrustedFolder
 from leasehold.process_identity import identify
 from leasehold.stack.configuration import (
     CONSOLE,
@@ -34,27 +31,29 @@ from leasehold.stack.configuration import (
 )
 from leasehold.stack.console_address import find_console_url
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
-from leasehold.stack.preparation import prepare_rules
+from leasehold.stack.nursery import Nursery
+from leasehold.stack.preparing import Preparation
 from leasehold.stack.process_logs import find_last_warning, list_logs, read_last_line
 from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
 from leasehold.stack.programs import Program, Reaper
-from leasehold.stack.readiness import Check, answers_ping, find_server, serves
+from leasehold.stack.readiness import Check, find_server, serves
 from leasehold.stack.supervisor import Supervisor
 from leasehold.web.token_file import write_token
 from scheduler.model.rules import list_image_sources, read_rules
 from scheduler.operations.market.resolve import has_requirements
-from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.protocol.loopback import open_local
 from scheduler.protocol.names import QUEUE_NAMES
-from scheduler.store.migrating import migrate
-from scheduler.store.opening import open_store
 from workers.logs import mask_text
+
+if TYPE_CHECKING:
+    from leasehold.client.client import Client
+    from scheduler.ports import Store
 
 START_SECONDS: Final = 90.0
 """Seconds that the start of a stack may take, until all its parts answer."""
 MOST_DEATHS: Final = 3
 """The start of a stack fails if one of its programs had to be restarted this number of times."""
-_POLL_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.05
 
 Progress = Callable[[str, str], object]
 """A function that is called with the name of a part of the stack and "started" or "ready"."""
@@ -91,6 +90,9 @@ class Stack:
         self._configuration: StackConfiguration | None = None
         self._reaper: Reaper | None = None
         self._supervisor: Supervisor | None = None
+        self._preparation: Preparation | None = None
+        self.systems: tuple[str, ...] = ()
+        """The systems of the pools of the rules, once the stack runs."""
         self._programs: dict[str, Program] = {}
         self._phase = "starting"
         self._started_at = 0.0
@@ -159,13 +161,17 @@ class Stack:
         """Return how often each program of the stack was restarted after it ended, by its name."""
         return self._supervisor.restarts() if self._supervisor else {}
 
-    def client(self, **options: Any) -> Client:
+    def client(self, **options: Any) -> "Client":
         """Return a client of this stack, with `options` of Client. The caller closes the client."""
+        from leasehold.client.client import Client  # noqa: PLC0415 - `leasehold up` needs none
+
         settings = self.configuration.settings
         return Client(self.url, view_url=settings.view_url, prefix=settings.view.prefix, **options)
 
-    def open_store(self) -> Store:
+    def open_store(self) -> "Store":
         """Open the stack's database for reading. Changes need a request to the stack."""
+        from scheduler.store.opening import open_store  # noqa: PLC0415 - as above
+
         return open_store(self.database_url)
 
     def start(self, timeout: float = START_SECONDS) -> None:
@@ -205,6 +211,8 @@ class Stack:
             with contextlib.suppress(OSError):
                 self._write()
             self._supervisor.end_all(last=[REDIS])
+        if self._preparation is not None:
+            self._preparation.close()
         if self._reaper is not None:
             self._reaper.dismiss()
         self.folder.unlock()
@@ -216,14 +224,19 @@ class Stack:
         with self._life:
             self._refuse_when_stopped()
             self._reaper = Reaper([self.folder.lock_descriptor])
-            self._supervisor = Supervisor(self.directory, self.folder.logs, self._reaper, self._write)
+            environment, logs = self._make_environment(), self.folder.logs
+            preparation = self._preparation = Preparation(environment, self.directory, logs / "preparation.log")
+            # On macOS system libraries may fail after a fork.
+            has_nursery = sys.platform == "linux"
+            nursery = Nursery(environment, self.directory, logs / "nursery.log") if has_nursery else None
+            self._supervisor = Supervisor(self.directory, self.folder.logs, self._reaper, self._write, nursery)
             self._supervisor.begin()
         found = self._configuration
         for program in found.programs:
             self._launch(program)
         if has_console() and TOKEN_VARIABLE in found.environment:
             write_token(Path(found.environment[TOKEN_VARIABLE]))
-        self._prepare("the database", lambda: migrate(found.database_url))
+        self._await({"the database": lambda: self._is_prepared("the database")}, until)
         try:
             programs = read_procfile(find_procfile().read_text(encoding="utf-8"))
         except (ProcfileError, OSError) as error:
@@ -235,50 +248,44 @@ class Stack:
             is_local = program.name in {"flower", CONSOLE}
             self._launch(replace(program, command=(*program.command, "--local")) if is_local else program)
         self._write()
-        with contextlib.closing(open_wire(found.settings)) as wire:
-            self._await({REDIS: lambda: self._is_own(REDIS) and answers_ping(wire), **self._list_cloud_checks()}, until)
-            are_gone = found.emulator_url is not None
-            self._prepare("the rules", lambda: self._prepare_rules(machines_are_gone=are_gone))
-            self._await(self._list_checks(wire), until)
+        has_redis = {REDIS: lambda: self._is_own(REDIS) and self._is_prepared(REDIS)}
+        self._await({**has_redis, **self._list_cloud_checks()}, until)
+        preparation.order_rules(found.rules, machines_are_gone=found.emulator_url is not None)
+        self._await({"the rules": lambda: self._is_prepared("the rules")}, until)
+        report = preparation.read_report("the rules")
+        self.systems = tuple(report["systems"])
+        for source, reason in report["failed"].items():
+            self._on_progress(source, f"not found yet ({reason})")
+        self._await(self._list_checks(), until)
+        preparation.close()
         self._phase = "running"
         self._write()
 
     def _launch(self, program: Program) -> None:
         self._programs[program.name] = program
         if self._supervisor is not None:
-            environment = {
-                **self.configuration.environment,
-                # A tasks.py in the folder must not hide the package `tasks`.
-                "PYTHONSAFEPATH": "1",
-                "PYTHONUNBUFFERED": "1",
-                **program.environment,
-            }
+            environment = {**self._make_environment(), **program.environment}
             if not self._supervisor.start(replace(program, environment=environment)):
                 self._refuse_when_stopped()
             self._on_progress(program.name, "started")
 
-    def _prepare(self, what: str, act: Callable[[], object]) -> None:
-        try:
-            act()
-        except (StoreUnavailableError, ViewUnavailableError) as error:
-            raise StackError(f"{what} cannot be prepared: {error}") from None
-        self._on_progress(what, "ready")
+    def _make_environment(self) -> dict[str, str]:
+        return {
+            **self.configuration.environment,
+            # A tasks.py in the folder must not hide the package `tasks`.
+            "PYTHONSAFEPATH": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
 
-    def _prepare_rules(self, *, machines_are_gone: bool) -> None:
-        found = self.configuration
-        failed = prepare_rules(found.settings, found.rules, machines_are_gone=machines_are_gone)
-        for source, error in failed.items():
-            self._on_progress(source, f"not found yet ({error.category}: {error.code})")
+    def _is_prepared(self, part: str) -> bool:
+        return self._preparation is not None and self._preparation.is_done(part)
 
-    def _list_checks(self, wire: RequestTransport) -> dict[str, Check]:
+    def _list_checks(self) -> dict[str, Check]:
         """Return the checks that must succeed before the stack counts as running, by the name of the checked part."""
-        canaries = Canaries(wire)
-        try:
-            canaries.send()
-        except LeaseholdError as error:
-            raise StackError(str(error)) from None
-        checks: dict[str, Check] = {queue: lambda queue=queue: canaries.answered(queue) for queue in QUEUE_NAMES}  # type: ignore[misc]
-        checks["view"] = self._has_view
+        checks: dict[str, Check] = {
+            part: lambda part=part: self._is_prepared(part)  # type: ignore[misc]
+            for part in (*QUEUE_NAMES, "view")
+        }
         checks["flower"] = lambda: self._is_own("flower")
         checks["metrics"] = lambda: self._is_own("metrics")
         if has_console():
@@ -319,13 +326,6 @@ class Stack:
         if emulator is None or not (has_requirements(read) or list_image_sources(read)):
             return {}
         return {EMULATOR: lambda: self._is_own(EMULATOR) and serves(f"{emulator}/_leasehold/health")}
-
-    def _has_view(self) -> bool:
-        """Return whether clients can read the view, which the first tick builds."""
-        with contextlib.suppress(LeaseholdError), self.client() as client:
-            client.ping()
-            return True
-        return False
 
     def _await(self, checks: Mapping[str, Check], until: float) -> None:
         """Wait until each of `checks` has succeeded once. Raises StackError at the monotonic time `until`, if a program

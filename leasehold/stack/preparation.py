@@ -1,13 +1,28 @@
-"""Prepare the database of a stack before its processes start: apply the rules, and record that the emulator's machines
-are gone.
+"""Prepare the database of a stack, and see its workers work: `python -m leasehold.stack.preparation`.
+
+This is a process of its own, which ends when the stack runs, because the supervisor needs neither SQLAlchemy nor redis
+afterwards: 50 MiB. `Preparation` of leasehold/stack/preparing.py is the supervisor's end. The process brings the
+schema up to date, waits for Redis, and reads a line with the rules. Then it applies the rules, records that the
+emulator's machines are gone, and waits for an answer of each worker. It reports each part in a line.
 """
 
+import json
+import sys
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import asdict
 from typing import Any, Final
 
+import redis
+
+from leasehold.canaries import Canaries
+from leasehold.client.client import Client
+from leasehold.client.own_transport import open_wire
+from leasehold.errors import LeaseholdError
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
+from scheduler.model.validation import InvalidInputError
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.slot_commands import lose
 from scheduler.operations.images import look_up
@@ -15,9 +30,15 @@ from scheduler.operations.market.refresh import refresh_market
 from scheduler.operations.market.resolve import has_requirements
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.ports import CloudError, OutboxMessage
+from scheduler.ports import CloudError, OutboxMessage, StoreUnavailableError, ViewUnavailableError
+from scheduler.protocol.names import QUEUE_NAMES
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
+from workers.configuration import load_settings
 from workers.services import Services
 from workers.settings import Settings
+
+_POLL_SECONDS: Final = 0.02
 
 
 class QuietDispatcher:
@@ -120,3 +141,67 @@ def forget_machines(ports: Ports) -> None:
             lose(work, name)
         outcome = work.flush()
     announce(ports, outcome, kick=False)
+
+
+def _serve(settings: Settings) -> None:
+    """Prepare the stack and report each part, until all workers work."""
+    migrate(settings.database_url)
+    _report("the database")
+    with closing(open_wire(settings)) as wire:
+        while not _answers(wire.redis):
+            time.sleep(_POLL_SECONDS)
+        _report("redis")
+        order = json.loads(sys.stdin.readline() or "null")
+        if order is None:
+            # The supervisor has ended.
+            return
+        failed = prepare_rules(settings, order["rules"], machines_are_gone=order["machines_are_gone"])
+        with closing(open_store(settings.database_url)) as store:
+            systems = [pool.system for pool in store.load_rules().rules.pools.values()]
+        images = {source: f"{each.category}: {each.code}" for source, each in failed.items()}
+        _report("the rules", failed=images, systems=systems)
+        canaries = Canaries(wire)
+        canaries.send()
+        silent = {*QUEUE_NAMES, "view"}
+        with Client(settings.broker_url, view_url=settings.view_url, prefix=settings.view.prefix) as client:
+            while silent:
+                for name in sorted(silent):
+                    if _has_view(client) if name == "view" else canaries.answered(name):
+                        silent.discard(name)
+                        _report(name)
+                time.sleep(_POLL_SECONDS)
+
+
+def _answers(client: redis.Redis) -> bool:
+    with suppress(redis.RedisError):
+        return bool(client.ping())
+    return False
+
+
+def _has_view(client: Client) -> bool:
+    """Return whether clients can read the view, which the first tick builds."""
+    with suppress(LeaseholdError):
+        client.ping()
+        return True
+    return False
+
+
+def _report(part: str, **more: object) -> None:
+    sys.stdout.write(json.dumps({"part": part, **more}) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Prepare the stack of this process's settings. A known error is reported, another one is a traceback."""
+    try:
+        _serve(load_settings())
+    except InvalidInputError as error:
+        _report("", faults=[asdict(each) for each in error.faults])
+    except (StoreUnavailableError, ViewUnavailableError) as error:
+        _report("", error=f"the stack cannot be prepared: {error}")
+    except LeaseholdError as error:
+        _report("", error=str(error))
+
+
+if __name__ == "__main__":
+    main()

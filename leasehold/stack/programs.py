@@ -2,7 +2,8 @@
 
 A process begins as a gate: a shell that waits for a line on its standard input and then becomes the command. The
 supervisor first reports the process to the reaper, and then sends the line. If the supervisor dies before that, the
-shell reads the end of its input and exits. So the command never runs before the reaper knows the process.
+shell reads the end of its input and exits. So the command never runs before the reaper knows the process. A process
+that the nursery has forked waits in the same way.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from typing import Final
 
 from leasehold.private_files import PRIVATE_UMASK, open_private
 from leasehold.process_identity import ProcessIdentity, end_group, find_start
+from leasehold.stack.nursery import Forked, Nursery
 
 _GATE: Final = 'read -r _ || exit 1; exec "$@" </dev/null'
 _REAPER: Final = Path(__file__).with_name("reaper.py")
@@ -110,10 +112,21 @@ class Child:
     supervisor.
     """
 
-    def __init__(self, program: Program, log: Path, folder: Path, reaper: Reaper) -> None:
+    def __init__(self, program: Program, log: Path, folder: Path, reaper: Reaper, nursery: Nursery | None) -> None:
         self.program, self._reaper = program, reaper
+        forked = nursery.fork(program.command, program.environment, log) if nursery else None
+        self._process = forked or self._open(program, log, folder)
+        self.identity = ProcessIdentity(self.pid, find_start(self.pid))
+        reaper.watch(self.pid)
+        if isinstance(self._process, Forked):
+            self._process.begin()
+        else:
+            open_gate(self._process)
+
+    @staticmethod
+    def _open(program: Program, log: Path, folder: Path) -> subprocess.Popen[bytes]:
         with open(log, "ab", opener=open_private) as output:
-            self._process = subprocess.Popen(  # noqa: S603 - the Procfile's and our own commands
+            return subprocess.Popen(  # noqa: S603 - the Procfile's and our own commands
                 make_gated(program.command),
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -123,9 +136,6 @@ class Child:
                 env={**os.environ, **program.environment},
                 umask=PRIVATE_UMASK,
             )
-        self.identity = ProcessIdentity(self.pid, find_start(self.pid))
-        reaper.watch(self.pid)
-        open_gate(self._process)
 
     @property
     def pid(self) -> int:
@@ -157,4 +167,6 @@ class Child:
         """
         end_group(self.identity)
         self._process.wait()
+        if isinstance(self._process, Forked):
+            self._process.release()
         self._reaper.forget(self.pid)

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.error import URLError
 
-import redis
-
-from leasehold.client.transport import RequestTransport
 from scheduler.protocol.loopback import open_local
 
 Check = Callable[[], bool]
@@ -16,14 +13,6 @@ Server = Literal["own", "other", "none"]
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS: Final = "0A"
 """The state of a listening socket in these tables of Linux."""
-
-
-def answers_ping(wire: RequestTransport) -> bool:
-    """Return whether the Redis of the stack answers a ping."""
-    try:
-        return bool(wire.redis.ping())
-    except redis.RedisError:
-        return False
 
 
 def listens(host: str, port: int) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from leasehold.process_identity import ProcessIdentity
+from leasehold.stack.nursery import Nursery
 from leasehold.stack.programs import Child, Program, Reaper
 
 FIRST_PAUSE_SECONDS: Final = 0.5
@@ -43,8 +44,10 @@ class Supervisor:
     restarted.
     """
 
-    def __init__(self, folder: Path, logs: Path, reaper: Reaper, on_change: Callable[[], None]) -> None:
-        self._folder, self._logs, self._reaper = folder, logs, reaper
+    def __init__(
+        self, folder: Path, logs: Path, reaper: Reaper, on_change: Callable[[], None], nursery: Nursery | None = None
+    ) -> None:
+        self._folder, self._logs, self._reaper, self._nursery = folder, logs, reaper, nursery
         self._on_change = on_change
         self._watched: dict[str, Watched] = {}
         self._guard = threading.RLock()
@@ -103,9 +106,11 @@ class Supervisor:
         kept = set(last)
         self.end([name for name in list(self._watched) if name not in kept], grace)
         self.end(list(self._watched), grace)
+        if self._nursery is not None:
+            self._nursery.close()
 
     def _spawn(self, program: Program) -> Child:
-        return Child(program, self._logs / f"{program.name}.log", self._folder, self._reaper)
+        return Child(program, self._logs / f"{program.name}.log", self._folder, self._reaper, self._nursery)
 
     def _watch(self) -> None:
         while not self._stopping.wait(_POLL_SECONDS):
