@@ -20,8 +20,7 @@ from scheduler.model.transitions import IN_FLIGHT, INACTIVE
 from scheduler.model.view import View
 from scheduler.policy.lifecycle.timers import find_timeout, is_silent
 from scheduler.policy.quota.accounting import charge, sum_running
-from scheduler.policy.scaling.market_mix import count_mix, describe_turn
-from scheduler.policy.scaling.offerings import find_end
+from scheduler.policy.scaling.offerings import count_mix, describe_turn, find_end
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600

@@ -150,11 +150,6 @@ class Ec2Fleet(Fleet):
 
     @override
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
-        """Return machine id -> machine for these ids. An id that EC2 does not know is omitted.
-
-        Running machines have the result of their status checks; if `checked` is not None, only the machines in
-        `checked` have it.
-        """
         client = self._client
         described = each_batch(
             machines, lambda ids: list(read_machines(client.describe_instances(InstanceIds=ids)["Reservations"]))
@@ -192,9 +187,6 @@ class Ec2Fleet(Fleet):
 
     @override
     def sweep(self) -> Iterator[Machine]:
-        """Yield all machines of this cluster except terminated ones, as EC2 returns them page by page. They have no
-        result of status checks (`healthy` is None).
-        """
         return self._find({})
 
     @override
@@ -223,7 +215,6 @@ class Ec2Fleet(Fleet):
 
     @override
     def resize(self, machine: str, instance_type: str) -> None:
-        """Change the instance type of a stopped machine."""
         with cloud_errors():
             self._client.modify_instance_attribute(InstanceId=machine, InstanceType={"Value": instance_type})
 

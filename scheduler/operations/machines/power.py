@@ -17,8 +17,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.holds import MOST_DELAY, forget_holds, note_refusal, read_refusal
 from scheduler.operations.machines.launch import is_put_off
-from scheduler.operations.machines.refused import STOP_REFUSED, Refused, put_off
-from scheduler.operations.machines.work import check_soon
+from scheduler.operations.machines.work import STOP_REFUSED, Refused, check_soon, put_off
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork

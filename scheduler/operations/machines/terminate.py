@@ -13,9 +13,8 @@ from scheduler.model.launch_backoff import hold_id
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.holds import MOST_DELAY
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, end_batch, is_put_off
-from scheduler.operations.machines.refused import END_REFUSED, Refused, put_off
 from scheduler.operations.machines.unbound import end_unbound, find_accounts
-from scheduler.operations.machines.work import check_soon
+from scheduler.operations.machines.work import END_REFUSED, Refused, check_soon, put_off
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import INTERRUPTION_SECONDS, UNCLEAR, UNHEARD, CloudError, ViewUnavailableError

@@ -23,11 +23,13 @@ from scheduler.operations.market.resolve import find_price, list_types, make_off
 from scheduler.operations.spending import add_spending, describe_budgets
 from scheduler.policy.capacity.fits import fits
 from scheduler.policy.scaling.budgets import TINY
-from scheduler.policy.scaling.market_mix import count_mix, describe_turn, find_turn
 from scheduler.policy.scaling.offerings import (
     Choice,
+    count_mix,
+    describe_turn,
     find_end,
     find_rest,
+    find_turn,
     list_choices,
     list_configured,
     list_eligible,

@@ -21,12 +21,13 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
 from scheduler.policy.scaling.launch_refusals import LaunchRefusals
-from scheduler.policy.scaling.market_mix import describe_turn, find_turn
 from scheduler.policy.scaling.offerings import (
     Choice,
     PoolLaunches,
     could_serve,
+    describe_turn,
     find_own_choice,
+    find_turn,
     list_configured,
     list_eligible,
     list_fallback,

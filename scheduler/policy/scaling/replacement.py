@@ -15,8 +15,7 @@ from scheduler.policy.capacity.fits import fits
 from scheduler.policy.capacity.slot_info import SlotInfo, find_life
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.market_mix import count_mix, find_turn
-from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
+from scheduler.policy.scaling.offerings import Choice, count_mix, find_turn, list_choices, list_eligible
 from scheduler.policy.scaling.pool_size import PoolSlots, count_slots
 
 Due = tuple[SlotInfo, SlotReason]

@@ -16,8 +16,15 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import Row, View
 from scheduler.operations.market.resolve import resolve_rules
 from scheduler.policy.plan import plan
-from scheduler.policy.scaling.market_mix import MarketMix, count_mix, describe_turn, find_turn
-from scheduler.policy.scaling.offerings import list_choices, list_eligible, list_fallback
+from scheduler.policy.scaling.offerings import (
+    MarketMix,
+    count_mix,
+    describe_turn,
+    find_turn,
+    list_choices,
+    list_eligible,
+    list_fallback,
+)
 from scheduler.simulation.runner import play
 from scheduler.simulation.scenario import load_scenario
 from tests.builders import NOW, SYSTEM, a_reservation, a_slot, some_rules
