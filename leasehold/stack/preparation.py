@@ -162,6 +162,12 @@ def _serve(settings: Settings) -> None:
         _report("the rules", failed=images, systems=systems)
         canaries = Canaries(wire)
         canaries.send()
+        # The first tick makes the view. Beat sends its first one an interval after its start. Celery is imported here,
+        # while the programs start.
+        from tasks.app import app  # noqa: PLC0415 - see above
+        from tasks.dispatch import CeleryDispatcher  # noqa: PLC0415 - see above
+
+        CeleryDispatcher(app, tick_seconds=settings.ticks.interval, now=app.services.clock.now).send_tick()
         silent = {*QUEUE_NAMES, "view"}
         with Client(settings.broker_url, view_url=settings.view_url, prefix=settings.view.prefix) as client:
             while silent:
