@@ -18,7 +18,7 @@ from bench.intake import rate_of_intake
 from bench.latency import WARM_UP, time_no_op
 from bench.throughput import SLOTS, lease_many
 from leasehold.client.client import Client
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.stack import Stack
 from scheduler.ports import Store
 from testbed.postgresql_server import open_postgresql

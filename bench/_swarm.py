@@ -21,8 +21,8 @@ import redis.asyncio as redis
 
 from leasehold.agent.agent import ASK_SECONDS, LONGEST_RETRY_SECONDS, LOOK_SECONDS, RETRY_SECONDS
 from leasehold.client.backoff import Backoff, shorten
-from leasehold.client.exchange import Pending, read_retry
-from leasehold.client.transport import HEARTBEAT_SECONDS
+from leasehold.client.redis.exchange import Pending, read_retry
+from leasehold.client.redis.wire import HEARTBEAT_SECONDS
 from scheduler.protocol.heartbeats import Heartbeat, find_beat, format_heartbeat
 from scheduler.protocol.names import DEFAULT_PREFIX, RESERVATIONS, task_name
 
@@ -110,7 +110,9 @@ class EarlierAgent:
 
 
 class PresentAgent(EarlierAgent):
-    """An agent of this version: its heartbeats carry what it knows, its requests follow `leasehold.client.exchange`."""
+    """An agent of this version: its heartbeats carry what it knows, its requests follow the module
+    `leasehold.client.redis.exchange`.
+    """
 
     version: str | None = None
 
@@ -140,7 +142,7 @@ class PresentAgent(EarlierAgent):
         """See EarlierAgent."""
         request = uuid4().hex
         address = f"{DEFAULT_PREFIX}reply:{request}"
-        pending = Pending(0, {**fields, "request": request, "reply_to": address})
+        pending = Pending({**fields, "request": request, "reply_to": address})
         deadline = time.monotonic() + seconds
         while (now := time.monotonic()) < deadline:
             if now >= pending.due:

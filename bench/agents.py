@@ -18,7 +18,7 @@ from typing import Any
 from bench._stack import SYSTEM, await_slots, open_stack_with
 from bench._swarm import name_machine, name_slot
 from leasehold.client.client import Client
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.errors import NotAnswered
 from leasehold.stack import Stack
 from scheduler.protocol.names import RESERVATIONS
@@ -37,14 +37,14 @@ START_SECONDS = 300.0
 HOSTS_A_REQUEST = 500
 
 
-def register(wire: RequestTransport, agents: int) -> None:
+def register(client: Client, agents: int) -> None:
     """Register all hosts, many with a message."""
     for first in range(0, agents, HOSTS_A_REQUEST):
         items = [
             {"slot": name_slot(number), "pool": "lab", "machine": name_machine(number), "resources": {"cpus": 8}}
             for number in range(first, min(first + HOSTS_A_REQUEST, agents))
         ]
-        assert wire.ask("register", {"items": items}, 60)["ok"]
+        assert client.ask("register", {"items": items}, timeout=60)["ok"]
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def measure(agents: int, seconds: float, kind: str) -> dict[str, Any]:
         wire = RequestTransport(
             stack.url, stack.configuration.settings.view.prefix, stack.configuration.settings.view_url
         )
-        register(wire, agents)
+        register(client, agents)
         await_slots(client, agents)
         with run_agents(stack.url, agents, kind):
             await_heartbeats(wire, agents)

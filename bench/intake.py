@@ -17,8 +17,8 @@ from time import perf_counter
 from bench._stack import SYSTEM, open_stack
 from leasehold.client.client import Client
 from leasehold.client.models import Answer
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.client.reservation_fields import ReservationFields
-from leasehold.client.transport import RequestTransport
 from testbed.postgresql_server import open_postgresql
 
 RESERVATIONS = 10_000

@@ -15,7 +15,7 @@ import redis
 
 from bench._stack import SYSTEM, open_stack, show_quantiles, time_lease
 from leasehold.client.client import Client
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 
 # The hops of one idle lease, from the commands that Redis receives: when each begins, in milliseconds from the call.
 

@@ -23,8 +23,8 @@ from bench._stack import SYSTEM, await_slots, open_stack_with
 from bench.monsters import CPUS, MOST_INSTANCES, POOL
 from leasehold.client.client import Client
 from leasehold.client.models import Answer
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.client.reservation_fields import ReservationFields
-from leasehold.client.transport import RequestTransport
 from leasehold.errors import LeaseholdError, NotAnswered
 from leasehold.stack import Stack
 from scheduler.operations.principals import add_principal
@@ -211,14 +211,14 @@ def add_producer(stack: Stack, name: str) -> str:
         return format_key_line(added.name, added.key, store.read_cluster().identity)
 
 
-def register_hosts(wire: RequestTransport, slots: int) -> None:
+def register_hosts(client: Client, slots: int) -> None:
     """Register the hosts of the static pool."""
     for first in range(1, slots + 1, HOSTS_A_REQUEST):
         items = [
             {"slot": f"{POOL}-{number}", "pool": POOL, "machine": f"m{number}", "resources": {"cpus": CPUS}}
             for number in range(first, min(first + HOSTS_A_REQUEST, slots + 1))
         ]
-        assert wire.ask("register", {"items": items}, 60)["ok"]
+        assert client.ask("register", {"items": items}, timeout=60)["ok"]
 
 
 def submit_monsters(client: Client, load: Load, account: str | None) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def measure(name: str, mode: str, seconds: float) -> dict[str, Any]:
             closing(RequestTransport(stack.url, view.prefix, stack.configuration.settings.view_url))
         )
         if load.pool.get("provider") == "static":
-            register_hosts(wire, SLOTS)
+            register_hosts(first, SLOTS)
         await_slots(first, SLOTS if load.pool.get("provider") == "static" else 1 + bool(load.others))
         greedy, other = opened.enter_context(open_clients(stack, mode))
         ticks, others = Ticks(wire), Others(other, accounts[1], load.others or SYSTEM)

@@ -22,7 +22,7 @@ from time import monotonic, sleep
 from typing import NamedTuple
 
 from leasehold.canaries import Canaries
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.stack.procfile import find_procfile, read_procfile
 from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.store.migrating import migrate

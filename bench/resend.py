@@ -6,34 +6,35 @@ Must reach: at most the client's pause before each lost copy, plus one tick.
 
 import json
 import sys
-from collections.abc import Mapping
 from statistics import median
-from time import time
 from typing import Any
 
 from bench._stack import open_stack, time_lease
 from leasehold.client.backoff import Backoff
 from leasehold.client.client import Client
-from leasehold.client.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
+from leasehold.client.redis.lines import Commands, Lines
 
 ROUNDS = 10
 MOST_LOST = 2
 """Copies of a request that are lost before one arrives."""
 
 
-class LossyWire(RequestTransport):
+class LossyWire:
     """Throws away the first copies of every request, as a broker does that dies at the wrong moment."""
 
-    lost = 0
-    """How many of the coming copies vanish."""
+    def __init__(self, lines: Lines) -> None:
+        self._ask = lines.ask
+        self.lost = 0
+        """How many of the coming copies vanish."""
+        lines.ask = self.ask  # type: ignore[method-assign]
 
-    def send(self, verb: str, document: Mapping[str, Any], patience: float | None = None) -> float:
-        """Send it, or lose it."""
-        if self.lost > 0:
+    async def ask(self, commands: Commands, seconds: float) -> list[Any]:
+        """Send the commands, without the message if it is to be lost."""
+        if self.lost > 0 and commands[0][0] == "LPUSH":
             self.lost -= 1
-            return time()
-        return super().send(verb, document, patience)
+            commands = [("PING",), *commands[1:]]
+        return await self._ask(commands, seconds)
 
 
 def measure(client: Client, wire: LossyWire) -> dict[int, list[float]]:
@@ -57,9 +58,8 @@ def main() -> None:
     """Measure all in one run."""
     with open_stack(slots=2, leases_per_slot=4) as (stack, client):
         settings = stack.configuration.settings
-        wire = LossyWire(stack.url, settings.view.prefix, settings.view_url)
-        client._wire.close()  # noqa: SLF001 - this client's messages are to get lost
-        client._wire = wire  # noqa: SLF001 - as above
+        core: Any = client._core  # noqa: SLF001 - this client's messages are to get lost
+        wire = LossyWire(core._wire.view)  # noqa: SLF001 - as above
         found = measure(client, wire)
         interval = settings.ticks.interval
     base = median(found[0])

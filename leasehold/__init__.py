@@ -26,11 +26,11 @@ from leasehold.errors import (
 if TYPE_CHECKING:
     from leasehold.canaries import Probe
     from leasehold.client.async_client import AsyncClient
-    from leasehold.client.async_hosts import AsyncHints, AsyncHosts
-    from leasehold.client.async_lease import AsyncLease, AsyncLost
-    from leasehold.client.async_watch import AsyncWatch, AsyncWatches
     from leasehold.client.client import Client
-    from leasehold.client.commands import AccountFields
+    from leasehold.client.core.commands import AccountFields
+    from leasehold.client.core.hosts import AsyncHints, AsyncHosts
+    from leasehold.client.core.lease import AsyncLease, AsyncLost
+    from leasehold.client.core.watch import AsyncWatch, AsyncWatches
     from leasehold.client.display import Table
     from leasehold.client.hosts import Hosts
     from leasehold.client.lease import Lease, Lost
@@ -138,11 +138,11 @@ __all__ = [
 _NAMES: Final = {
     "canaries": ("Probe",),
     "client.async_client": ("AsyncClient",),
-    "client.async_hosts": ("AsyncHints", "AsyncHosts"),
-    "client.async_lease": ("AsyncLease", "AsyncLost"),
-    "client.async_watch": ("AsyncWatch", "AsyncWatches"),
+    "client.core.hosts": ("AsyncHints", "AsyncHosts"),
+    "client.core.lease": ("AsyncLease", "AsyncLost"),
+    "client.core.watch": ("AsyncWatch", "AsyncWatches"),
     "client.client": ("Client",),
-    "client.commands": ("AccountFields",),
+    "client.core.commands": ("AccountFields",),
     "client.display": ("Table",),
     "client.hosts": ("Hosts",),
     "client.lease": ("Lease", "Lost"),

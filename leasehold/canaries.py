@@ -9,8 +9,8 @@ from typing import cast
 
 import redis
 
-from leasehold.client.redis_connection import explain_redis, make_redis
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.connection import explain_redis, make_redis
+from leasehold.client.redis.transport import RequestTransport
 from scheduler.protocol.clock import ProcessOffset, read_offsets
 from scheduler.protocol.names import QUEUE_NAMES
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import redis
 
-from leasehold.client.own_transport import open_wire
-from leasehold.client.redis_connection import explain_redis
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.connection import explain_redis
+from leasehold.client.redis.own_transport import open_wire
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.errors import BadCredentials, Unavailable
 from scheduler.protocol.loopback import open_local
 from scheduler.protocol.names import QUEUE_NAMES

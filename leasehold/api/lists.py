@@ -14,10 +14,10 @@ import msgspec
 
 from leasehold.api.queries import Query, make_cursor, make_page
 from leasehold.client import models
-from leasehold.client.http_hints import mark_row
+from leasehold.client.marks import mark_row
 from leasehold.client.models import list_phases
 from leasehold.client.ports import Joined
-from leasehold.client.view_reader import join_machines
+from leasehold.client.redis.reader import join_machines
 from leasehold.web.feed import Changed
 from leasehold.web.followed_view import ReservationMatch
 from scheduler.model.accounts import Account

@@ -25,8 +25,8 @@ from leasehold.api.lists import (
 from leasehold.api.queries import Query, make_page
 from leasehold.api.service import Service, check_right, find_caller, read_body, read_text, respond
 from leasehold.client.async_client import AsyncClient
-from leasehold.client.async_hosts import AsyncHints
-from leasehold.client.http_hints import mark_row
+from leasehold.client.core.hosts import AsyncHints
+from leasehold.client.marks import mark_row
 from leasehold.client.ports import Joined
 from leasehold.errors import Fault, Refused, Unknown
 from leasehold.web.money import CostReport, read_offers, report_budgets, report_costs

@@ -42,7 +42,7 @@ def _open_services(settings: Settings) -> "Services":
 
     The imports take a while, and a preview without look-ups on AWS needs none of them.
     """
-    from leasehold.client.own_transport import open_wire
+    from leasehold.client.redis.own_transport import open_wire
     from leasehold.stack.preparation import QuietDispatcher
     from workers.services import Services
 

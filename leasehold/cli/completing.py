@@ -151,7 +151,7 @@ def _find(table: str, incomplete: str, read: Read) -> Found:
     except (NoStack, UntrustedFolder):
         return []
     # The import takes long, so it is made before the time limit of the thread begins.
-    import leasehold.client.view_reader  # noqa: F401 - see above
+    import leasehold.client.redis.reader  # noqa: F401 - see above
 
     found: dict[str, str] = {}
     looking = threading.Thread(target=_collect, args=(found, read, _scan(address, table, incomplete)), daemon=True)

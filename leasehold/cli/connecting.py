@@ -30,7 +30,7 @@ def connect(timeout: float = 10.0) -> Iterator["Client"]:
     """
     from leasehold.cli.output import clock
     from leasehold.client.client import Client
-    from leasehold.client.http_login import is_http
+    from leasehold.client.http.login import is_http
 
     with Client(timeout=timeout) as client:
         if not is_http(client.url):

@@ -1,17 +1,16 @@
-"""The messages of static hosts: a host registers, sends heartbeats, leaves, and reads the leases on its slot.
+"""The messages of static hosts for blocking programs: a host registers, sends heartbeats, leaves, and reads the leases
+on its slot.
 
 A heartbeat is one write to Redis and waits in no queue. All other messages are requests to workers.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
+from typing_extensions import override
 
-from leasehold.client.models import Answer, Host, read_answer
-from leasehold.client.ports import Hints, Reader, Wire, is_run_unknown
-from leasehold.errors import Fault, Refused, Unknown, read_faults
-from scheduler.protocol.faults import describe_unknown
+from leasehold.client.blocking import Run, blocks
+from leasehold.client.core.hosts import AsyncHints, AsyncHosts
+from leasehold.client.ports import Hints, Joined
 
 
 class Hosts:
@@ -21,87 +20,44 @@ class Hosts:
     Requests raise Refused, NotAnswered (safe to repeat) and Unavailable. `timeout` is in seconds.
     """
 
-    def __init__(self, wire: Wire, reader: Reader, timeout: float) -> None:
-        self._wire, self._reader, self._timeout = wire, reader, timeout
-        self._counters: dict[str, int] = {}
-        """Slot id -> counter of the last heartbeat that was sent. The next heartbeat gets a higher one."""
+    def __init__(self, find_core: Callable[[], AsyncHosts], run: Run) -> None:
+        self._find_core, self._run = find_core, run
 
-    def register(  # noqa: PLR0913 - the fields of a registration
-        self,
-        slot: str,
-        *,
-        pool: str,
-        machine: str,
-        resources: Mapping[str, float] | None = None,
-        labels: Mapping[str, str] | None = None,
-        address: str | None = None,
-        run: str | None = None,
-        waited: float | None = None,
-        timeout: float | None = None,
-    ) -> Answer:
-        """Register a host as a slot of a static pool, with its resources and labels (default: those of the pool).
+    @property
+    def _core(self) -> AsyncHosts:
+        return self._find_core()
 
-        Registering the same machine again updates its slot. Another machine under this name is refused until an
-        operator has removed the slot. `run`: an id of this run of the host's agent; while an earlier run of it sends
-        heartbeats, this one is refused. The fault names `run` as long as the earlier one may have ended: then ask again
-        with `waited`, the seconds since the first attempt.
-        """
-        given: dict[str, Any] = {"pool": pool, "machine": machine, "resources": resources, "labels": labels}
-        given |= {"address": address, "run": run, "waited": waited}
-        document = {"slot": slot, **{key: value for key, value in given.items() if value is not None}}
-        answer = read_answer(self._ask("register", document, timeout))
-        self._counters[slot] = max(self._counters.get(slot, 0), answer.heartbeat or 0)
-        return answer
-
-    def heartbeat(self, slot: str, machine: str, version: str | None = None, run: str | None = None) -> None:
-        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`; None: it knows
-        no version). A heartbeat gets no answer. `run`: the run of the agent that the answer to `register` has.
-
-        A heartbeat counts only if it is from the machine that the slot belongs to. It is signed if this client's
-        principal has the name of the slot. Raise Unavailable if the stack does not answer.
-        """
-        self._counters[slot] = self._wire.send_heartbeat(slot, machine, version, self._counters.get(slot, 0), run)
-
-    def check(self, slot: str, machine: str) -> None:
-        """Raise Unknown if the view does not have the slot, and Refused if the slot belongs to another machine."""
-        row = self._reader.find_slots([slot])[0]
-        if row is None:
-            raise Unknown(f"{describe_unknown('slot', slot)}: has its host registered?")
-        if row.machine != machine:
-            raise Refused([Fault(0, "machine", f"the machine that {slot} belongs to", f'"{machine}"')])
-
-    def leave(self, slot: str, machine: str, *, run: str | None = None, timeout: float | None = None) -> Answer:
-        """Report that a host leaves. Its slot takes no new leases, and becomes empty when its leases have ended. Raise
-        Refused if the slot belongs to another run of the agent than `run` (None: any).
-        """
-        return read_answer(self._ask("leave", _name_host(slot, machine, run), timeout))
-
-    def remove(self, slot: str, *, timeout: float | None = None) -> Answer:
-        """Remove a host that does not come back (for operators). Its leases end, and another host may register under
-        its name.
-        """
-        return read_answer(self._ask("remove", {"slot": slot}, timeout))
-
-    def leases(self, slot: str, machine: str, *, run: str | None = None, timeout: float | None = None) -> Host:
-        """Return the slot of a host with the leases on it, read from the database. Raise Refused if the slot belongs to
-        another run of the agent than `run` (None: any).
-        """
-        return msgspec.convert(self._ask("leases", _name_host(slot, machine, run), timeout), Host)
+    register = blocks(AsyncHosts.register)
+    heartbeat = blocks(AsyncHosts.heartbeat)
+    check = blocks(AsyncHosts.check)
+    leave = blocks(AsyncHosts.leave)
+    remove = blocks(AsyncHosts.remove)
+    leases = blocks(AsyncHosts.leases)
 
     def hints(self, slot: str) -> Hints:
         """Return a subscription to hints, which report that this slot has changed. The caller must close it."""
-        return self._wire.hint_host(slot)
-
-    def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-        seconds = self._timeout if timeout is None else timeout
-        answer = self._wire.ask(verb, document, seconds)
-        if not answer.get("ok") and "run" in document and is_run_unknown(read_faults(answer.get("errors", []))):
-            known = {name: value for name, value in document.items() if name not in {"run", "waited"}}
-            answer = self._wire.ask(verb, known, seconds)
-        if not answer.get("ok"):
-            raise Refused(read_faults(answer.get("errors", [])))
-        return answer
+        return _HostHints(self._core.hints(slot), self._run)
 
 
-def _name_host(slot: str, machine: str, run: str | None) -> dict[str, Any]:
-    return {"slot": slot, "machine": machine, **({} if run is None else {"run": run})}
+class _HostHints(Hints):
+    """A subscription to the hints about one slot, for one thread."""
+
+    expected: frozenset[str] = frozenset()
+
+    def __init__(self, core: AsyncHints, run: Run) -> None:
+        self._core, self._run = core, run
+
+    listen = blocks(AsyncHints.listen)
+    wait = blocks(AsyncHints.wait)
+    close = blocks(AsyncHints.close)
+
+    @override
+    def note(self, seen: Joined) -> None:
+        """Do nothing: a host reads no reservation's row."""
+
+    @override
+    def forget(self) -> None:
+        async def forget() -> None:
+            self._core.forget()
+
+        self._run(forget())

@@ -1,16 +1,14 @@
 """What a client needs of a stack: a transport for requests, a reader of rows, and hints that report changes of rows.
-One implementation uses Redis and the broker, the other the HTTP API.
+One implementation uses Redis and the broker, the other the HTTP API. Both belong to one event loop.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from leasehold.client.models import Account, Explanation, LastWait, Reservation, Slot
 from leasehold.errors import Fault
 
 if TYPE_CHECKING:
-    import asyncio
-
     from leasehold.canaries import Probe
 
 
@@ -24,6 +22,15 @@ class Joined(NamedTuple):
 
     row: Reservation | None
     missing: frozenset[str] = frozenset()
+
+
+class Answered(NamedTuple):
+    """The answer to a request. `joined`: the row of the request's reservation as it was after the answer; its `row` is
+    None if the view does not have the reservation. `joined` None: the row was not read.
+    """
+
+    answer: dict[str, Any]
+    joined: Joined | None = None
 
 
 class Clock(Protocol):
@@ -60,28 +67,45 @@ class Hints(Protocol):
         """End the subscription."""
 
 
+class Flag(Protocol):
+    """What a notice sets: an `asyncio.Event`, or another object with this method."""
+
+    def set(self) -> None:
+        """Record that a notice has arrived."""
+
+
 class Notices(Protocol):
     """The receiver of notices for all watches of one event loop. A notice reports that the row of a reservation, or of
     a slot, has changed.
     """
 
-    def add(self, name: str, event: "asyncio.Event") -> None:
-        """Set `event` at each notice about the reservation (or slot) `name`, until `remove` is called."""
+    def add(self, name: str, flag: Flag) -> None:
+        """Set `flag` at each notice about the reservation (or slot) `name`, until `remove` is called."""
 
-    def remove(self, name: str, event: "asyncio.Event") -> None:
-        """No longer set `event` at notices about the reservation (or slot) `name`."""
+    async def listen(self, name: str) -> None:
+        """Return when every later change of `name` will be reported. If the stack does not answer soon, return all the
+        same: the subscription begins later, and sets the flags then.
+        """
+
+    def remove(self, name: str, flag: Flag) -> None:
+        """No longer set `flag` at notices about the reservation (or slot) `name`."""
+
+    def find_expected(self, name: str) -> Collection[str]:
+        """Return the slots on which the reservation had leases when its newest notice was sent, if that is known."""
 
     def note(self, name: str, seen: Joined) -> None:
         """Record the row of the reservation `name` that was read last (`seen`). A transport that compares versions of
         rows then reports every later change; other transports ignore the row.
         """
 
-    def close(self) -> None:
-        """End the thread that receives notices. The transport must be closed before."""
-
 
 class Wire(Protocol):
-    """Sends requests and waits for their answers. Safe for threads and after a fork."""
+    """Sends requests and waits for their answers."""
+
+    rows: Notices
+    """Notices about reservations."""
+    hosts: Notices
+    """Hints for hosts, which report that the slot of a host has changed."""
 
     @property
     def clock(self) -> Clock:
@@ -91,49 +115,40 @@ class Wire(Protocol):
     def is_closed(self) -> bool:
         """Whether `close` was called."""
 
-    def ask(
-        self, verb: str, document: Mapping[str, Any], timeout: float, *, request: str | None = None
-    ) -> dict[str, Any]:
+    async def ask(
+        self,
+        verb: str,
+        document: Mapping[str, Any],
+        timeout: float,
+        *,
+        request: str | None = None,
+        has_row: bool = False,
+    ) -> Answered:
         """Send one request and return its answer. Raise NotAnswered if there is no answer within `timeout` seconds, or
-        Unavailable if the stack cannot be reached. `request`: the id of the request (default: a random one).
+        Unavailable if the stack cannot be reached. `request`: the id of the request (default: a random one). `has_row`:
+        whether the row of the reservation `id` of the document should come with the answer if that is cheap.
         """
 
-    def ask_each(self, verb: str, documents: Iterable[Mapping[str, Any]], timeout: float) -> Iterator[dict[str, Any]]:
+    def ask_each(
+        self, verb: str, documents: Iterable[Mapping[str, Any]], timeout: float
+    ) -> AsyncIterator[dict[str, Any]]:
         """Send several requests, and yield their answers in the order of the requests. Raise NotAnswered or Unavailable
         if `timeout` seconds pass after the last answer (at first: after the start) without another answer.
         """
 
-    def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
-        """Send the submission of one reservation. Return two things: (1) the answer, as `ask` does, (2) a Joined with
-        the row of the reservation after the answer. The `row` of the Joined is None if the view does not have the
-        reservation. The second thing is None if the transport did not read the row. Raise NotAnswered or Unavailable.
-        """
-
-    def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int, run: str | None = None) -> int:
+    async def send_heartbeat(
+        self, slot: str, machine: str, version: str | None, above: int, run: str | None = None
+    ) -> int:
         """Send a heartbeat of the host of this slot. A signed heartbeat has a counter, which is greater than `above`.
         `run`: the run of its agent that the slot has; None: it has none.
         Return the value to pass as `above` with the next heartbeat. Raise Unavailable if the stack does not answer.
         """
 
-    def hint_host(self, slot: str) -> Hints:
-        """Return a subscription to hints, which report that this slot has changed."""
-
-    def hint_row(self, reservation: str) -> Hints:
-        """Return a subscription to hints, which report that the row of this reservation has changed."""
-
-    def collect_notices(self) -> Notices:
-        """Return the receiver of notices about reservations for one event loop."""
-
-    def collect_host_notices(self) -> Notices | None:
-        """Return the receiver of hints for hosts, for one event loop. Such a hint reports that the slot of a host has
-        changed. Return None if this transport has no such receiver, so that each wait for a hint needs a thread.
-        """
-
     def make_probe(self) -> "Probe":
         """Return the checks of the stack's health. Raise Unavailable if this transport cannot make them."""
 
-    def close(self) -> None:
-        """Close all connections. Calls that wait for an answer raise an error."""
+    async def close(self) -> None:
+        """Close all connections. Calls that wait for an answer raise an error, and all flags of notices are set."""
 
 
 class Reader(Protocol):
@@ -144,15 +159,15 @@ class Reader(Protocol):
     checks_names: bool
     """Whether lists raise Refused for a filter by a pool or system that does not exist."""
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Raise Unavailable unless the stack answers and has a valid view."""
 
-    def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:
+    async def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:
         """Return the reservations with these ids and their machines, in the given order. `expected`: ids of slots that
         the reservations probably have leases on; a reader may read these slots in the same round trip.
         """
 
-    def list_reservations(
+    async def list_reservations(
         self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
     ) -> list[Reservation]:
         """Return the reservations that match all given conditions, with machines, in order of submission. `phases`: the
@@ -160,24 +175,24 @@ class Reader(Protocol):
         that a reservation must have.
         """
 
-    def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
+    async def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
         """Return the slots with these ids in the given order; None for an unknown id."""
 
-    def list_slots(self, pool: str | None, state: str | None) -> list[Slot]:
+    async def list_slots(self, pool: str | None, state: str | None) -> list[Slot]:
         """Return the slots of this pool and in this state (None: any), sorted by name."""
 
-    def list_accounts(self) -> list[Account]:
+    async def list_accounts(self) -> list[Account]:
         """Return the quota accounts, sorted by name, without deleted (forgotten) ones."""
 
-    def read_report(self) -> dict[str, Any]:
+    async def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick, or {} before the first tick."""
 
-    def explain(self, reservation: str) -> Explanation:
+    async def explain(self, reservation: str) -> Explanation:
         """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
         the view does not have the reservation.
         """
 
-    def find_waits(self, ids: Sequence[str]) -> list[LastWait]:
+    async def find_waits(self, ids: Sequence[str]) -> list[LastWait]:
         """Return why the reservations with these ids wait, as the last tick reported it, in the given order."""
 
 

@@ -160,22 +160,22 @@ class RuleRequests(ABC):
     """The requests of a client about the rules. Each raises Refused, NotAnswered (safe to repeat) or Unavailable."""
 
     @abstractmethod
-    def _ask_worker(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
+    async def _ask_worker(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         """Send a request with this verb to the workers, and return the answer. Raise Refused if the request was
         refused.
         """
 
-    def rules(self, history: int = 0, *, timeout: float | None = None) -> RulesInForce:
+    async def rules(self, history: int = 0, *, timeout: float | None = None) -> RulesInForce:
         """Return the rules in force, and the newest `history` versions of the rules (at most 100)."""
-        return msgspec.convert(self._ask_worker("rules", {"history": history}, timeout), RulesInForce)
+        return msgspec.convert(await self._ask_worker("rules", {"history": history}, timeout), RulesInForce)
 
-    def preview_rules(self, document: Mapping[str, Any], *, timeout: float | None = None) -> RulesPreview:
+    async def preview_rules(self, document: Mapping[str, Any], *, timeout: float | None = None) -> RulesPreview:
         """Return what would happen if `document` became the rules in force (for operators). Raise Refused for wrong
         rules, with all faults.
         """
-        return msgspec.convert(self._ask_worker("preview", {"rules": document}, timeout), RulesPreview)
+        return msgspec.convert(await self._ask_worker("preview", {"rules": document}, timeout), RulesPreview)
 
-    def apply_rules(
+    async def apply_rules(
         self,
         document: Mapping[str, Any],
         *,
@@ -190,4 +190,4 @@ class RuleRequests(ABC):
         or if the rules are wrong; then nothing was changed.
         """
         asked = {"rules": document, "expected": expected} | ({} if source is None else {"source": source})
-        return msgspec.convert(self._ask_worker("apply", asked, timeout), RulesApplied)
+        return msgspec.convert(await self._ask_worker("apply", asked, timeout), RulesApplied)

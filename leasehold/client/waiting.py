@@ -11,13 +11,14 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from leasehold.client import watch
 from leasehold.client.models import NOT_PLANNED, Answer, LastWait, Placement, Reservation, Wait
 from leasehold.client.ports import Joined
 from leasehold.errors import CannotBeServed, Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 from scheduler.model.waiting_codes import UNSERVABLE
 from scheduler.protocol.faults import describe_unknown
 
+POLL_SECONDS: Final = 2.0
+"""Seconds between two reads of a watched row if no notice arrives."""
 UNKNOWN_SECONDS: Final = 10.0
 """Seconds for which a valid view may lack the row of a reservation before the reservation counts as unknown. This is
 longer than a tick needs to repair the view.
@@ -126,7 +127,7 @@ class Keepalive:
         """Record that a renewal of the pending reservation was refused or not answered, and schedule
         another one soon.
         """
-        self._due = time.monotonic() + min(self._pause(), watch.POLL_SECONDS)
+        self._due = time.monotonic() + min(self._pause(), POLL_SECONDS)
 
     def _pause(self) -> float:
         return max(self._ttl / RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS) if self._ttl else 0.0
@@ -156,7 +157,7 @@ class CodeWatch:
             self._pause = min(2 * self._pause, LONGEST_CODE_SECONDS)
         else:
             self._since = last.as_of if self._since is None else min(self._since, last.as_of)
-            self._pause = watch.POLL_SECONDS
+            self._pause = POLL_SECONDS
         self._due = time.monotonic() + self._pause
         return self._since is not None and last.as_of is not None and last.as_of - self._since >= STANDS_SECONDS
 
@@ -239,8 +240,8 @@ class PhaseWait:
         The first question is delayed, because the view may get the slot soon. Later questions follow every few seconds.
         """
         now = time.monotonic()
-        is_first, self._asked_at = self._asked_at is None, self._asked_at or now - watch.POLL_SECONDS
-        if is_first or now - self._asked_at < watch.POLL_SECONDS or self._left(RENEWAL_SECONDS) <= 0:
+        is_first, self._asked_at = self._asked_at is None, self._asked_at or now - POLL_SECONDS
+        if is_first or now - self._asked_at < POLL_SECONDS or self._left(RENEWAL_SECONDS) <= 0:
             return None
         try:
             asked: Joined = yield Ask(self._left(RENEWAL_SECONDS))
@@ -290,7 +291,7 @@ class PhaseWait:
         return min(most, self._timeout - (time.monotonic() - self._started))
 
     def _pause(self) -> float:
-        pauses = [_MACHINE_PAUSE_SECONDS if self._missing() else watch.POLL_SECONDS]
+        pauses = [_MACHINE_PAUSE_SECONDS if self._missing() else POLL_SECONDS]
         if self._keepalive is not None and (due := self._keepalive.seconds_left()) is not None:
             pauses.append(due)
         if self._code_watch is not None and self._seen.row is not None and self._seen.row.phase == "pending":
@@ -348,21 +349,3 @@ def fill_in(row: Reservation, missing: frozenset[str], known: Sequence[Placement
             machine = {name: getattr(before, name) for name in ("instance_id", "address", "type", "zone")}
             found.append(msgspec.structs.replace(lease, **machine))
     return tuple(found)
-
-
-def carry_out(steps: Steps, act: Callable[[Step], object]) -> Reservation:
-    """Carry out each action of a wait with `act` until the wait ends. Return the row with which the wait ends, or raise
-    its error.
-    """
-    try:
-        step = next(steps)
-        while True:
-            try:
-                result = act(step)
-            except LeaseholdError as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as stop:
-        found: Reservation = stop.value
-        return found

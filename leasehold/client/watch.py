@@ -3,45 +3,28 @@ only the row is reliable.
 """
 
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-from leasehold.client.models import Reservation
-from leasehold.client.ports import Hints, Joined, Reader
-
-POLL_SECONDS: Final = 2.0
-"""Seconds between two reads of a watched row if no notice arrives."""
+from leasehold.client.blocking import Run, blocks
+from leasehold.client.core.watch import AsyncWatch
 
 
 class Watch:
     """A watch that reports the present row of one reservation. Use it as a context manager in one thread."""
 
-    def __init__(self, hints: Hints, reader: Reader, reservation: str) -> None:
-        self._hints, self._reader, self.reservation = hints, reader, reservation
+    def __init__(self, core: AsyncWatch, run: Run) -> None:
+        self._core, self._run = core, run
+        self.reservation = core.reservation
 
     def __enter__(self) -> Self:
-        self._hints.listen()
+        self._run(self._core.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._hints.close()
+        self._run(self._core.__aexit__(kind, error, trace))
 
-    def read(self) -> Reservation | None:
-        """Return the present row of the reservation, or None if the view does not have it. Raise Unavailable if the
-        view is not valid.
-        """
-        return self.read_joined().row
-
-    def read_joined(self) -> Joined:
-        """Return a Joined with two fields: (1) `row`: the present row of the reservation; None if the view does not
-        have it. (2) `missing`: the ids of the leased slots whose machine is unknown, because the view does not have the
-        slot or has a row of another machine. Raise Unavailable if the view is not valid.
-        """
-        found = self._reader.find_joined([self.reservation], self._hints.expected)[0]
-        self._hints.note(found)
-        return found
-
-    def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice that the reservation's row has changed arrives, or when `seconds` have passed."""
-        self._hints.wait(seconds)
+    read = blocks(AsyncWatch.read)
+    read_joined = blocks(AsyncWatch.read_joined)
+    wait_for_hint = blocks(AsyncWatch.wait_for_hint)

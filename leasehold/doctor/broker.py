@@ -12,10 +12,9 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from leasehold.canaries import Canaries, Probe
-from leasehold.client.own_transport import open_wire
-from leasehold.client.redis_connection import explain_redis
-from leasehold.client.transport import RequestTransport
-from leasehold.client.view_reader import ViewReader
+from leasehold.client.redis.connection import explain_redis
+from leasehold.client.redis.own_transport import open_wire
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.rules import (
     judge_access,
@@ -30,7 +29,8 @@ from leasehold.doctor.rules import (
 from leasehold.errors import LeaseholdError, Unavailable
 from scheduler.ports import ViewUnavailableError
 from scheduler.protocol.masking import show_url
-from scheduler.protocol.names import QUEUE_NAMES
+from scheduler.protocol.names import QUEUE_NAMES, RedisNames
+from scheduler.protocol.report import read_report
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
 from workers.clock_watch import ClockWatch
@@ -194,5 +194,8 @@ def read_report_age(settings: Settings, seconds: float) -> float | None:
     if url is None:
         raise Unavailable("broker.url is not set")
     with make_redis(url, socket_seconds=seconds, connect_seconds=seconds) as client:
-        at = ViewReader(client, settings.view.prefix, url).read_report().get("at")
+        try:
+            at = read_report(client, RedisNames(settings.view.prefix)).get("at")
+        except redis.RedisError as error:
+            raise explain_redis(error, url, "read the view") from error
         return RedisClock(client, settings.view.prefix).look() - at if isinstance(at, int | float) else None

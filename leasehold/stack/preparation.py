@@ -18,7 +18,7 @@ import redis
 
 from leasehold.canaries import Canaries
 from leasehold.client.client import Client
-from leasehold.client.own_transport import open_wire
+from leasehold.client.redis.own_transport import open_wire
 from leasehold.errors import LeaseholdError
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import redis
 
-from leasehold.client.redis_connection import explain_redis
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.connection import explain_redis
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.top.counts import PoolCounts
 from leasehold.top.follower import Follower

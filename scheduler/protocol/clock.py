@@ -187,8 +187,16 @@ class PublishedClock(ClusterClock):
         """Whether the last reading was not accepted, because it differed too much from the time of this clock."""
         return self._doubted is not None
 
+    def take(self, redis_time: float, published: bytes | None, before: float, after: float) -> float:
+        """Correct the clock by a reading that the caller has made, and return cluster time. Its parts are those of the
+        argument `read` and of `correct`.
+        """
+        return self.correct(self._choose(redis_time, published), before, after)
+
     def _find_time(self) -> float:
-        redis_time, published = self._read()
+        return self._choose(*self._read())
+
+    def _choose(self, redis_time: float, published: bytes | None) -> float:
         found = redis_time + float(published or 0)
         return found if self._believes(found, published or b"") else self.now()
 

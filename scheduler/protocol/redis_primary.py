@@ -18,7 +18,7 @@ CHECK_SECONDS: Final = 3.0
 NO_VIEW_SECONDS: Final = 2.0
 """Seconds without a valid view after which a process opens its connections again."""
 _RETRY_SECONDS: Final = 0.05
-_REPLICA: Final = b"replica"
+REPLICA: Final = b"replica"
 _CHECKED_AT: Final = "leasehold_checked_at"
 
 
@@ -70,7 +70,7 @@ class PrimaryPool(redis.ConnectionPool):
             # The connection was lost: the command that follows opens it again.
             return
         else:
-            if _REPLICA in answer:
+            if REPLICA in answer:
                 self.left += 1
                 connection.disconnect()
                 connection.connect()

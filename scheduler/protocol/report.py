@@ -13,7 +13,7 @@ the head no longer lists. So a tick over a long queue sends only the changed par
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final, Protocol
 
 from scheduler.protocol.names import RedisNames
@@ -45,21 +45,38 @@ def read_head(client: Reads, names: RedisNames) -> dict[str, Any]:
     return json.loads(body) if body else {}
 
 
+Steps = Generator[tuple[str, ...], Any, dict[str, Any]]
+"""Yields commands of Redis and receives their replies."""
+
+
 def read_report(client: Reads, names: RedisNames) -> dict[str, Any]:
     """Return the whole report of the last tick; {} before the first tick. `waiting` maps the name of each waiting
     reservation to its reason [code, detail], in queue order.
 
     Blocks that are still missing after READS attempts are omitted. Raises the errors of `client`.
     """
+    steps = list_report_steps(names)
+    try:
+        command = next(steps)
+        while True:
+            name, key, *fields = command
+            command = steps.send(client.get(key) if name == "GET" else client.hmget(key, fields))
+    except StopIteration as stop:
+        report: dict[str, Any] = stop.value
+        return report
+
+
+def list_report_steps(names: RedisNames) -> Steps:
+    """Yield the commands that read the whole report, and return the report, as `read_report` does."""
     report: dict[str, Any] = {}
     found: list[bytes | None] = []
     for _ in range(READS):
-        body: bytes | None = client.get(names.report)
+        body: bytes | None = yield ("GET", names.report)
         report = json.loads(body) if body else {}
         if "blocks" not in report:  # there was no tick yet, or an older version wrote the report as one text
             return report
         blocks = report.pop("blocks")
-        found = client.hmget(names.waits, blocks) if blocks else []
+        found = (yield ("HMGET", names.waits, *blocks)) if blocks else []
         if None not in found:
             break
     waiting: dict[str, list[str]] = {}
@@ -78,13 +95,13 @@ class KnownReport:
     def __init__(self) -> None:
         self._known: tuple[bytes, dict[str, Any]] | None = None
 
-    def read(self, client: Reads, names: RedisNames) -> Mapping[str, Any]:
-        """Return the whole report of the last tick, like `read_report`."""
-        body: bytes | None = client.get(names.report)
+    def list_steps(self, names: RedisNames) -> Steps:
+        """Yield the commands that read the whole report if it changed, and return the report."""
+        body: bytes | None = yield ("GET", names.report)
         if body is None:
             return {}
         known = self._known
         if known is None or known[0] != body:
             # If another tick came in between, the next call finds another head and reads the report again.
-            known = self._known = (body, read_report(client, names))
+            known = self._known = (body, (yield from list_report_steps(names)))
         return known[1]

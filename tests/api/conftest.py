@@ -16,7 +16,7 @@ __all__ = ["intake", "redis_client", "redis_server", "redis_url"]
 @pytest.fixture
 def console(intake: FakeIntake, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
     """A real server in front of the fake intake; it sends an unanswered request again after 0.1 s."""
-    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.redis.exchange.RESEND_SECONDS", 0.1)
     with serve(settings_for(intake.url, sqlite_url, tmp_path / "console-token")) as running:
         yield running
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from leasehold.client.credentials import Credentials
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.signing import make_key, read_key
 

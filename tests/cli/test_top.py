@@ -18,7 +18,7 @@ import pytest
 from rich.text import Text
 
 from leasehold import Client
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.errors import Unavailable
 from leasehold.top.counts import PoolCounts
 from leasehold.top.draw import draw

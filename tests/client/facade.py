@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from leasehold import AsyncClient
-from leasehold.client.async_lease import AsyncLease
+from leasehold.client.core.lease import AsyncLease
 from leasehold.client.lease_changes import Change
 
 R = TypeVar("R")
@@ -108,7 +108,7 @@ class BlockingClient:
         self._made = self._loop.run(make())
         self._closing = threading.Lock()
         self._is_ended = False
-        self._wire = self._made._client._wire
+        self._wire = self._made._transport
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._made, name)

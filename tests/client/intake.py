@@ -162,7 +162,7 @@ def http_access(intake: FakeIntake, sqlite_url: str, tmp_path: Path) -> Iterator
 @pytest.fixture
 def client(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of the fake stack through Redis; it resends an unanswered request after 0.1 s."""
-    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.redis.exchange.RESEND_SECONDS", 0.1)
     with Client(intake.url, timeout=5) as made:
         yield made
 
@@ -172,7 +172,7 @@ def blocking_client(
     intake: FakeIntake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Client]:
     """The blocking client: each test runs once through Redis and once through HTTP."""
-    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.redis.exchange.RESEND_SECONDS", 0.1)
     access = Access(intake.url) if request.param == REDIS else request.getfixturevalue("http_access")
     with access.open() as made:
         yield made
@@ -183,7 +183,7 @@ def either_client(
     intake: FakeIntake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Client]:
     """The blocking and the asyncio client, through Redis and through HTTP: each test runs once with each of them."""
-    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.redis.exchange.RESEND_SECONDS", 0.1)
     kind, _, way = request.param.partition(" over ")
     access = request.getfixturevalue("http_access") if way else Access(intake.url)
     if kind == "blocking":

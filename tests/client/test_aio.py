@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from leasehold import AsyncClient, Client, NotAnswered, Unavailable
-from leasehold.client.async_client import READS_AT_ONCE
-from leasehold.client.async_hosts import AsyncHosts
+from leasehold.client.core.hosts import AsyncHosts
 from leasehold.client.hosts import Hosts
 from testbed.processes import wait_for
 from tests.builders import a_slot
@@ -52,7 +51,7 @@ def list_threads(known: Collection[threading.Thread]) -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name.startswith("leasehold-") and each not in known]
 
 
-def test_many_waits_at_the_same_time_share_a_few_threads(intake: FakeIntake) -> None:
+def test_many_waits_at_the_same_time_need_no_thread(intake: FakeIntake) -> None:
     known = threading.enumerate()
     names = [f"r{number}" for number in range(WAITS)]
     intake.publish(a_slot("linux-1", version=1), *(a_row(name) for name in names))
@@ -61,12 +60,10 @@ def test_many_waits_at_the_same_time_share_a_few_threads(intake: FakeIntake) -> 
         async with opened(intake) as client:
             waits = [asyncio.create_task(client.wait(name, timeout=60)) for name in names]
             await until(lambda: all(intake.count_listeners(name) for name in (names[0], names[-1])))
-            # The threads that read the view, and one that receives notices.
-            assert len(list_threads(known)) <= READS_AT_ONCE + 1
+            assert not list_threads(known)
             await asyncio.to_thread(intake.publish, *(a_leased_row(name) for name in names))
             rows = await asyncio.gather(*waits)
             assert [(row.id, row.leases[0].address) for row in rows] == [(name, "10.0.0.1") for name in names]
-        assert not list_threads(known)
 
     asyncio.run(play())
 

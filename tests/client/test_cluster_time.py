@@ -9,8 +9,8 @@ import redis
 import time_machine
 
 from leasehold import Client
-from leasehold.client import cluster_time
-from leasehold.client.cluster_time import ClientClock
+from leasehold.client.redis import cluster_time
+from leasehold.client.redis.cluster_time import ClientClock
 from scheduler.view.connection import make_redis
 from tests.client.intake import Document, FakeIntake
 from tests.client.test_lease import WAIT, FakeReservation

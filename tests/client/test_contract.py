@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leasehold.client import discovery, models, transport
+from leasehold.client import discovery, models
+from leasehold.client.redis import transport
 from scheduler.model import accounts
 from scheduler.model import reservations as stored
 from scheduler.model import slots as stored_slots
@@ -81,7 +82,7 @@ def test_every_field_of_an_answer_is_read() -> None:
 def test_the_client_imports_rows_and_nothing_else_of_the_application_and_sends_without_celery() -> None:
     code = (
         "import sys; from leasehold import AsyncClient, Client, Refused; client = Client('redis://127.0.0.1:1/0')\n"
-        "client._wire.make_writer().write('leasehold.reservations.submit', 'reservations', {}, '', {})\n"
+        "client._wire.write_request('submit', {}, None)\n"
         "heavy = {'tasks', 'workers', 'boto3', 'botocore', 'sqlalchemy', 'pydantic', 'celery', 'kombu'}\n"
         "shared = ('scheduler.model', 'scheduler.protocol')\n"
         "more = [each for each in sys.modules if each.startswith('scheduler.') and not each.startswith(shared)]\n"
@@ -94,7 +95,7 @@ def test_the_client_imports_rows_and_nothing_else_of_the_application_and_sends_w
 def test_the_client_works_beside_a_producers_own_tasks_module(tmp_path: Path, redis_url: str) -> None:
     (tmp_path / "tasks.py").write_text("raise SystemExit('the wrong tasks')")
     code = (
-        "from leasehold.client.transport import RequestTransport\n"
+        "from leasehold.client.redis.transport import RequestTransport\n"
         f"transport = RequestTransport({redis_url!r})\n"
         "transport.send('release', {'reservation': 'r1', 'request': 'q'}); print('sent')"
     )

@@ -13,7 +13,7 @@ from celery.signals import before_task_publish
 from kombu.connection import Connection
 from kombu.messaging import Producer
 
-from leasehold.client.task_forms import make_writer
+from leasehold.client.redis.task_forms import make_writer
 
 TASK = "leasehold.reservations.submit"
 

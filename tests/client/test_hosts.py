@@ -10,8 +10,6 @@ import redis
 from leasehold import Client, Refused, Unavailable
 from leasehold.agent.agent import HostAgent, HostSpec
 from leasehold.client.hosts import Hosts
-from leasehold.client.transport import RequestTransport
-from leasehold.client.view_reader import ViewReader
 from scheduler.protocol.heartbeats import (
     LONGEST_BEAT_SECONDS,
     Heartbeat,
@@ -215,17 +213,10 @@ def test_an_error_that_ends_the_heartbeats_ends_the_agent(intake: FakeIntake) ->
         def heartbeat(self, slot: str, machine: str, version: str | None = None, run: str | None = None) -> None:
             raise Unavailable(f"no heartbeat of {slot} by {machine} in {run}")
 
-    wire = RequestTransport(intake.url)
-    try:
+    with Client(intake.url) as client:
+        agent = HostAgent(Unreachable(lambda: client._core.hosts, client._run), SPEC, report, poll_seconds=0.1)
         with pytest.raises(BrokenPipeError):
-            HostAgent(
-                Unreachable(wire, ViewReader(wire.redis, "leasehold:", intake.url), 10.0),
-                SPEC,
-                report,
-                poll_seconds=0.1,
-            ).run()
-    finally:
-        wire.close()
+            agent.run()
 
 
 def test_an_agent_drained_before_its_first_look_ends(host: FakeHost, start: Start, intake: FakeIntake) -> None:

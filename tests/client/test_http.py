@@ -6,10 +6,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from leasehold import BadCredentials, Client, NotAnswered, Unavailable
-from leasehold.client.http_channel import HttpChannel, Interrupt
+from leasehold.client.http.channel import HttpChannel
 from tests.client.intake import Access, Document, FakeIntake, a_row, accept
 
 KEY = "ci:" + "k" * 43 + "@a-cluster"
@@ -73,37 +74,54 @@ def test_a_principal_proves_itself_with_its_key_and_keeps_keys_of_reservations(
 def test_requests_share_a_connection_and_a_lost_one_is_replaced(http_access: Access, intake: FakeIntake) -> None:
     with http_access.open() as client:
         client.reserve(id="r1", system="s")
-        channel: HttpChannel = client._wire._channel  # type: ignore[attr-defined]
-        (kept,) = channel._idle
+        (kept,) = list_connections(client)
         client.get("r1")
-        assert channel._idle == [kept]
-        assert kept.sock is not None
+        assert list_connections(client) == [kept]
         # As a server or a proxy does that ends an idle connection.
-        kept.sock.shutdown(2)
+        kept._connection._network_stream.get_extra_info("socket").shutdown(2)
         assert client.reserve(id="r2", system="s").id == "r2"
-        assert channel._idle != [kept]
+        assert list_connections(client) != [kept]
 
 
-def test_a_server_that_is_away_for_a_moment_loses_no_request(
+def list_connections(client: Client) -> list[Any]:
+    channel: HttpChannel = client._wire.channel
+    pool: Any = channel._client._transport
+    return list(pool._pool.connections)
+
+
+def test_a_request_is_repeated_under_its_id_if_its_connection_is_lost(
     http_access: Access, intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange, failures = HttpChannel._exchange, iter([True, True, False])
+    send, failures = httpx.AsyncClient.send, iter([httpx.ReadError, httpx.ConnectError, None])
+    sent: list[str | None] = []
 
-    def fail_twice(channel: HttpChannel, *given: Any) -> Any:
-        if next(failures, False):
-            raise ConnectionRefusedError
-        return exchange(channel, *given)
+    async def fail_twice(client: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
+        sent.append(request.headers.get("Idempotency-Key"))
+        if failure := next(failures, None):
+            raise failure("lost")
+        return await send(client, request, **options)
 
-    monkeypatch.setattr(HttpChannel, "_exchange", fail_twice)
+    monkeypatch.setattr(httpx.AsyncClient, "send", fail_twice)
     with http_access.open() as client:
         assert client.renew("r1", 1).ok
     assert intake.verbs() == ["renew"]
+    assert (len(sent), len(set(sent))) == (3, 1)
+
+
+def test_no_proxy_of_the_environment_is_used(
+    http_access: Access, intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with http_access.open() as client:
+        assert client.renew("r1", 1).ok
+        client.now()
 
 
 def test_a_request_that_outlasts_one_response_is_sent_again_with_its_id(
     http_access: Access, intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.client.http_transport.SLICE_SECONDS", 0.2)
+    monkeypatch.setattr("leasehold.client.http.wire.SLICE_SECONDS", 0.2)
     may_answer = threading.Event()
     intake.handler = lambda verb, document: accept(verb, document) if may_answer.is_set() else None
     with http_access.open() as client:
@@ -116,17 +134,6 @@ def test_a_request_that_outlasts_one_response_is_sent_again_with_its_id(
     for _, document in intake.seen:
         ids[document["id"]].add(document["request"])
     assert {name: len(each) for name, each in ids.items()} == {"r1": 1, "r2": 1}
-
-
-def test_an_interrupted_request_ends_at_once(http_access: Access, intake: FakeIntake) -> None:
-    intake.publish(a_row("r1"))
-    with http_access.open() as client:
-        channel: HttpChannel = client._wire._channel  # type: ignore[attr-defined]
-        interrupt = Interrupt()
-        threading.Timer(0.3, interrupt.set).start()
-        with pytest.raises(Unavailable):
-            channel.call("GET", "/reservations/r1", {"after": "1", "wait": "20"}, wait=20, interrupt=interrupt)
-        assert client.get("r1") is not None
 
 
 def test_a_server_that_is_no_leasehold_is_reported(intake: FakeIntake) -> None:
@@ -151,7 +158,7 @@ def test_any_request_of_the_protocol_is_sent_and_its_answer_returned(http_access
 def test_the_client_over_http_needs_neither_redis_nor_celery_nor_the_extra() -> None:
     code = (
         "import sys; from leasehold import Client; Client('http://127.0.0.1:1', token='t')\n"
-        "print(sorted({'redis', 'celery', 'kombu', 'starlette', 'uvicorn', 'jinja2', 'asyncio'} & set(sys.modules)))"
+        "print(sorted({'redis', 'celery', 'kombu', 'starlette', 'uvicorn', 'jinja2'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -227,7 +227,7 @@ def in_vain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
     """Ticks, 5 s of cluster time apart, that find that r1 fits on no slot."""
-    for name in ("waiting.FIRST_CODE_SECONDS", "watch.POLL_SECONDS"):
+    for name in ("waiting.FIRST_CODE_SECONDS", "waiting.POLL_SECONDS"):
         monkeypatch.setattr(f"leasehold.client.{name}", 0.05)
     intake.publish(a_row("r1"))
     is_over = threading.Event()

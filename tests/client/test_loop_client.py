@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -12,8 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold.client.loop_client import Answered, LoopClient
-from leasehold.client.redis_line import LineError, RedisLine, open_line
+from leasehold.client.loop_client import LoopClient
+from leasehold.client.ports import Answered
 from leasehold.errors import NotAnswered, Overloaded
 from scheduler.protocol.signing import format_key_line, make_key
 from scheduler.view.connection import make_redis
@@ -87,7 +86,7 @@ def test_a_message_is_signed(redis_url: str, redis_client: redis.Redis) -> None:
 
 
 def test_a_lost_message_is_sent_again_under_the_same_id(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.redis.exchange.RESEND_SECONDS", 0.1)
     intake.handler = lambda verb, document: accept(verb, document) if len(intake.seen) > 2 else None
     found = run(intake.url, ask)
     assert found.answer["ok"]
@@ -97,7 +96,7 @@ def test_a_lost_message_is_sent_again_under_the_same_id(intake: FakeIntake, monk
 def test_no_copy_is_sent_while_the_message_waits_in_the_queue(
     redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.redis.exchange.RESEND_SECONDS", 0.1)
     # A worker took an older message last, so this one still waits.
     redis_client.set("leasehold:queue:taken", time.time() - 3600)
     with pytest.raises(NotAnswered):
@@ -132,81 +131,3 @@ def test_a_lost_connection_loses_no_request(intake: FakeIntake) -> None:
         assert (await ask(client)).answer["ok"]
 
     run(intake.url, act)
-
-
-def test_more_requests_than_lines_are_answered(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.client.loop_client.MOST_LINES", 2)
-
-    async def act(client: LoopClient) -> list[Answered]:
-        sent = (client.exchange("submit", {"id": f"r{n}"}, 5.0, None, has_row=False) for n in range(8))
-        return await asyncio.gather(*sent)
-
-    assert [each.answer["reservation"] for each in run(intake.url, act)] == [f"r{n}" for n in range(8)]
-
-
-REPLIES = b"+OK\r\n:7\r\n$-1\r\n$4\r\na\r\nb\r\n-ERR no\r\n*2\r\n$1\r\nx\r\n*-1\r\n"
-
-
-def test_replies_may_arrive_in_pieces() -> None:
-    async def main() -> list[Any]:
-        line = RedisLine()
-        reader, writer = await _pair(line)
-        asked = asyncio.create_task(line.ask([("PING",)] * 6, 5))
-        assert (await reader.readexactly(14 * 6)).startswith(b"*1\r\n$4\r\nPING\r\n")
-        for number in range(len(REPLIES)):
-            writer.write(REPLIES[number : number + 1])
-            await writer.drain()
-            await asyncio.sleep(0)
-        found = await asked
-        assert line.is_usable
-        line.close()
-        writer.close()
-        return found
-
-    *found, error, array = asyncio.run(main())
-    assert found == [b"OK", 7, None, b"a\r\nb"]
-    assert isinstance(error, LineError)
-    assert str(error) == "ERR no"
-    assert array == [b"x", None]
-
-
-@pytest.mark.parametrize("sent", [b"?what\r\n", b"$x\r\n", b"+OK\r\n+one more\r\n", b""])
-def test_a_line_with_a_wrong_reply_is_closed(sent: bytes) -> None:
-    async def main() -> None:
-        line = RedisLine()
-        _, writer = await _pair(line)
-        asked = asyncio.create_task(line.ask([("PING",)], 5))
-        await asyncio.sleep(0)
-        writer.write(sent)
-        if not sent:
-            writer.close()
-        if sent.startswith(b"+OK"):
-            assert await asked == [b"OK"]
-        else:
-            with pytest.raises(LineError):
-                await asked
-        assert not line.is_usable
-        writer.close()
-
-    asyncio.run(main())
-
-
-def test_a_cancelled_wait_closes_its_line(redis_url: str) -> None:
-    async def main() -> None:
-        line = await open_line(make_redis(redis_url).connection_pool.connection_kwargs)
-        asked = asyncio.create_task(line.ask([("BLPOP", "nothing", "5")], 10))
-        await asyncio.sleep(0)
-        asked.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asked
-        assert not line.is_usable
-
-    asyncio.run(main())
-
-
-async def _pair(line: RedisLine) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect a line with the streams of its other end."""
-    ours, theirs = socket.socketpair()
-    loop = asyncio.get_running_loop()
-    await loop.connect_accepted_socket(lambda: line, ours)
-    return await asyncio.open_connection(sock=theirs)

@@ -10,20 +10,17 @@ import pytest
 import redis
 
 from leasehold import Client, Ended, NotAnswered, Refused, Unavailable, Unknown
-from leasehold.client.redis_connection import make_redis
-from leasehold.client.transport import MOST_SUBSCRIBERS, RequestTransport
 from scheduler.model.accounts import Account
 from scheduler.model.transitions import SlotState
 from scheduler.model.waits import Reason, Waits
 from scheduler.operations.notices import describe_row as describe_stored
-from testbed.processes import wait_for
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.client.watch.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.waiting.POLL_SECONDS", 0.1)
 
 
 def a_leased_row(name: str = "r1", **changes: Any) -> Any:
@@ -169,7 +166,7 @@ def test_a_wait_is_explained_by_the_last_tick(intake: FakeIntake, client: Client
 
 
 def test_a_wait_ends_with_the_notice(intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.client.watch.POLL_SECONDS", 60.0)
+    monkeypatch.setattr("leasehold.client.waiting.POLL_SECONDS", 60.0)
     intake.publish(a_row("r1"), a_slot("linux-1", version=1))
     # Publish repeatedly: a notice that is published before the client subscribes is lost.
     versions = iter(range(2, 1000))
@@ -214,68 +211,6 @@ def test_the_slots_that_a_notice_names_are_read_together_with_the_row(
     assert row is not None
     assert (row.leases[0].address, missing) == ("10.0.0.1", frozenset())
     assert after - before == round_trips
-
-
-def test_a_subscription_takes_the_connection_of_the_one_before_and_none_of_its_notices(
-    intake: FakeIntake, redis_url: str, redis_client: redis.Redis
-) -> None:
-    def count_opened() -> int:
-        return int(redis_client.info("stats")["total_connections_received"])
-
-    with closing(RequestTransport(redis_url)) as wire:
-        with closing(wire.hint_row("r1")) as first:
-            first.listen()
-            wait_for(lambda: intake.count_listeners("r1"), "a subscription")
-        wait_for(lambda: not intake.count_listeners("r1"), "its end")
-        opened = count_opened()
-        with closing(wire.hint_row("r2")) as second:
-            second.listen()
-            wait_for(lambda: intake.count_listeners("r2"), "the next subscription")
-            redis_client.publish("leasehold:notice:r2", b"{}")
-            assert second.wait(30)
-        assert count_opened() == opened
-
-
-def test_a_kept_connection_gives_no_notice_of_the_subscription_before(redis_url: str) -> None:
-    with closing(RequestTransport(redis_url)) as wire:
-        kept = wire.take_subscriber()
-        for name in ("r1", "r2"):  # as if the end of the first subscription had not arrived yet
-            kept.subscribe(wire.names.notice(name))
-        wire.keep_subscriber(kept)
-        with closing(wire.hint_row("r2")) as hints, closing(make_redis(redis_url)) as sender:
-            hints.listen()
-            wait_for(lambda: sender.publish(wire.names.notice("r1"), b"{}"), "a subscription")
-            assert not hints.wait(0.05)
-            sender.publish(wire.names.notice("r2"), b"{}")
-            assert hints.wait(30)
-
-
-def test_a_forked_process_opens_connections_of_its_own(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(RequestTransport(redis_url)) as wire:
-        with closing(wire.hint_row("r1")) as hints:
-            hints.listen()
-        kept = wire.take_subscriber()
-        wire.keep_subscriber(kept)
-        with monkeypatch.context() as child:
-            child.setattr("os.getpid", lambda: -1)
-            assert wire.take_subscriber() is not kept
-
-
-def test_a_closed_client_keeps_no_connection(redis_url: str, redis_client: redis.Redis) -> None:
-    def count() -> int:
-        # Other tests use the same Redis.
-        return sum(each["name"] == "test_a_closed_client" for each in redis_client.client_list())
-
-    wire = RequestTransport(f"{redis_url}?client_name=test_a_closed_client")
-    many = [wire.hint_row(f"r{number}") for number in range(MOST_SUBSCRIBERS + 2)]
-    for each in many:
-        each.listen()
-    for each in many[:-1]:
-        each.close()
-    wait_for(lambda: count() == MOST_SUBSCRIBERS + 1, "the end of one connection")
-    wire.close()
-    many[-1].close()
-    wait_for(lambda: count() == 0, "the end of the connections")
 
 
 def test_a_wait_also_ends_without_the_notice(intake: FakeIntake, client: Client) -> None:

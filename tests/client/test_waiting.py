@@ -17,7 +17,7 @@ NO_WAIT = LastWait(None, 100.0)
 
 @pytest.fixture(autouse=True)
 def _reads_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("waiting.FIRST_CODE_SECONDS", "watch.POLL_SECONDS"):
+    for name in ("waiting.FIRST_CODE_SECONDS", "waiting.POLL_SECONDS"):
         monkeypatch.setattr(f"leasehold.client.{name}", 0.0)
 
 
@@ -113,7 +113,7 @@ def test_the_code_is_read_seldom_while_the_reservation_could_be_served(monkeypat
     now = 0.0
     monkeypatch.setattr("leasehold.client.waiting.time.monotonic", lambda: now)
     monkeypatch.setattr("leasehold.client.waiting.FIRST_CODE_SECONDS", 1.0)
-    monkeypatch.setattr("leasehold.client.watch.POLL_SECONDS", 2.0)
+    monkeypatch.setattr("leasehold.client.waiting.POLL_SECONDS", 2.0)
     steps = PhaseWait("r1", frozenset({"leased"}), None, renew=False, wait_anyway=False, now=lambda: 0.0).steps()
     step, read_at = next(steps), []
     while now < 120:

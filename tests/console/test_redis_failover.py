@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.client import redis_connection
+from leasehold.client.redis import connection
 from leasehold.console import __main__ as console_process
 from scheduler.model.accounts import Account
 from scheduler.view.connection import make_redis
@@ -51,7 +51,7 @@ def test_pages_show_what_is_known_while_redis_hangs(
     redis_server: RedisServer, redis_url: str, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time limits of connections are longer here than a browser waits, so a page that waits for Redis fails."""
-    monkeypatch.setattr(redis_connection, "SOCKET_SECONDS", 600.0)
+    monkeypatch.setattr(connection, "SOCKET_SECONDS", 600.0)
     monkeypatch.setattr(console_process, "SOCKET_SECONDS", 600.0)
     rows = (a_slot("linux-1"), a_reservation("r1"), Account(id="builds"))
     with serve(settings_for(redis_url, sqlite_url, tmp_path / "token"), rows=rows) as console:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold.client.backoff import Backoff
-from leasehold.client.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
+from leasehold.client.redis.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
 from scheduler.model.slots import Slot
 from scheduler.operations.commands.intake import accept
 from tests.operations.harness import Harness

@@ -10,7 +10,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from leasehold import Client
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.errors import Unavailable
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import ViewUnavailableError

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -112,13 +112,19 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SignedStack]:
         yield running
 
 
+async def collect(answers: AsyncIterator[Item]) -> list[Item]:
+    return [each async for each in answers]
+
+
 def ask_all(client: Client, attempts: list[tuple[str, Item]]) -> list[tuple[str, Item, list[Item]]]:
     """Send the hostile requests; return each with the answers to its documents. Requests of one verb go together."""
     # Requests with the same id share a reply address, so they are sent one after the other.
-    answered = [(verb, item, [client._wire.ask(verb, item, PATIENCE)]) for verb, item in attempts if "request" in item]
+    answered = [
+        (verb, item, [client.ask(verb, item, timeout=PATIENCE)]) for verb, item in attempts if "request" in item
+    ]
     for verb in dict.fromkeys(verb for verb, _ in attempts):
         items = [item for name, item in attempts if name == verb and "request" not in item]
-        answers = client._wire.ask_each(verb, items, PATIENCE)
+        answers = client._run(collect(client._core._wire.ask_each(verb, items, PATIENCE)))
         answered += [(verb, item, answer.get("results", [answer])) for item, answer in zip(items, answers, strict=True)]
     return answered
 

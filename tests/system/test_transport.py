@@ -14,7 +14,7 @@ from celery import Celery
 from kombu import Connection, pools
 from kombu.exceptions import OperationalError
 
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 from leasehold.errors import Unavailable
 from scheduler.protocol.names import RESERVATIONS, TICKS
 from scheduler.view.connection import make_redis

@@ -15,6 +15,13 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 COMMAND: Final = "from leasehold.cli.program import run_safely; run_safely({words!r})"
+CLIENT: Final = """
+from leasehold import Client, Unavailable
+try:
+    Client({url!r}, timeout=0.1).renew("r1")
+except Unavailable:
+    print("no stack")
+"""
 WORKER: Final = """
 import importlib, tasks.worker
 from tasks.app import MODULES, app
@@ -41,6 +48,8 @@ _find_schema_fault()
 CODE: Final = {
     "import leasehold": "import leasehold; leasehold.LeaseholdError",
     "help": COMMAND.format(words=["--help"]),
+    "a client over Redis": CLIENT.format(url="redis://127.0.0.1:1/0"),
+    "a client over HTTP": CLIENT.format(url="http://127.0.0.1:1"),
     "status": COMMAND.format(words=["status"]),
     "status of a database": SCHEMA,
     "list": COMMAND.format(words=["list", "--limit", "3", "--phase", "pending"]),
@@ -52,6 +61,8 @@ CODE: Final = {
 }
 LIBRARIES: Final = ("alembic", "boto3", "botocore", "flask", "matplotlib", "moto", "plotext", "psycopg", "rich")
 SERVICE: Final = ("celery", "kombu", "flower", "sqlalchemy", "structlog", "prometheus_client", "tenacity", "tornado")
+WAYS: Final = ("redis", "asyncio", "anyio", "httpx")
+"""What the two ways of a client to its stack load."""
 OPERATIONS: Final = (
     "scheduler.policy.plan",
     "scheduler.operations.tick",
@@ -62,8 +73,11 @@ EMULATOR: Final = ("scheduler.simulation.cluster", "leasehold_emulator", "schedu
 OF_FEW_COMMANDS: Final = ("concurrent.futures", "csv", "logging", "msgspec", "secrets", "tempfile")
 """Modules that only single commands need, so that the others and `--help` do without them."""
 HEAVY: Final[dict[str, tuple[str, ...]]] = {
-    "import leasehold": (*LIBRARIES, *SERVICE, "pydantic", "redis", "typer", "msgspec", "importlib.metadata"),
-    "help": (*LIBRARIES, *SERVICE, *OF_FEW_COMMANDS, "pydantic", "redis", "asyncio", "importlib.metadata"),
+    "import leasehold": (*LIBRARIES, *SERVICE, *WAYS, "pydantic", "typer", "msgspec", "importlib.metadata"),
+    "help": (*LIBRARIES, *SERVICE, *WAYS, *OF_FEW_COMMANDS, "pydantic", "importlib.metadata"),
+    "a client over Redis": (*LIBRARIES, *SERVICE, "anyio", "httpx", "httpcore", "pydantic", "typer"),
+    # httpx loads rich for a command of its own, if it is installed.
+    "a client over HTTP": (*LIBRARIES[:-1], *SERVICE, "redis", "pydantic", "typer"),
     "status": (*LIBRARIES, *SERVICE, "pydantic"),
     "status of a database": (*LIBRARIES, *SERVICE, "pydantic"),
     "list": (*LIBRARIES, *SERVICE, "pydantic"),

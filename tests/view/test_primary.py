@@ -1,11 +1,14 @@
 """Connections leave a server that is no longer the primary behind their URL."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import redis
 
-from leasehold.client.transport import RequestTransport
+from leasehold import Client, Unavailable
+from scheduler.protocol.names import RedisNames
 from scheduler.protocol.redis_primary import count_left
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
@@ -57,22 +60,19 @@ def test_a_reader_leaves_a_server_that_has_had_no_valid_view_for_some_time(pair:
 
 
 def test_a_subscription_follows_to_the_primary(pair: RedisPair) -> None:
-    wire = RequestTransport(pair.url)
-    hints = wire.hint_row("r1")
-    hints.listen()
-    wire.read_taken()
-    pair.switch(is_linked=False)
-    with make_redis(pair.url) as publisher:
+    with Client(pair.url) as client, client.watch("r1") as watch:
 
-        def publish_and_wait() -> bool:
-            # Any use of the transport finds that the server is a replica.
-            wire.read_taken()
-            publisher.publish(wire.names.notice("r1"), "{}")
-            return hints.wait(0.2)
+        def read_and_publish(publisher: redis.Redis) -> bool:
+            # Any use of the client finds that the server is a replica.
+            with suppress(Unavailable):
+                watch.read()
+            return bool(publisher.publish(RedisNames().notice("r1"), "{}"))
 
-        wait_for(publish_and_wait, "a notice")
-    hints.close()
-    wire.close()
+        for is_switched in (False, True):
+            if is_switched:
+                pair.switch(is_linked=False)
+            with make_redis(pair.url) as publisher:
+                wait_for(lambda: read_and_publish(publisher), "a subscription")
 
 
 def test_a_publisher_of_messages_leaves_a_replica(pair: RedisPair) -> None:

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from leasehold import Client
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 from scheduler.ports import ViewUnavailableError
 from scheduler.protocol.names import CANARY, LAUNCH, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.view.connection import make_redis

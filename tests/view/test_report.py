@@ -7,10 +7,10 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.client.view_reader import ViewReader
 from scheduler.model.history import Sample
 from scheduler.model.waits import MOST_NAMES, Reason, Waits
 from scheduler.protocol.names import RedisNames
+from scheduler.protocol.report import read_report
 from scheduler.view.redis_view_cache import RedisViewCache
 from scheduler.view.wait_blocks import BlockChange, WaitBlocks
 
@@ -24,7 +24,7 @@ def waits_of(names: list[str], booting: frozenset[str] = frozenset()) -> Waits:
 
 def read(client: redis.Redis) -> dict[str, list[str]]:
     """Return the waiting reservations as a client reads them, in order."""
-    found: dict[str, list[str]] = ViewReader(client, RedisNames().prefix, "redis://127.0.0.1").read_report()["waiting"]
+    found: dict[str, list[str]] = read_report(client, RedisNames())["waiting"]
     return found
 
 

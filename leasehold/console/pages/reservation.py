@@ -11,10 +11,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
-from leasehold.client.commands import AccountFields
+from leasehold.client.core.commands import AccountFields
 from leasehold.client.models import Explanation, Reservation
+from leasehold.client.redis.reader import join_machines
 from leasehold.client.rules import RulesApplied
-from leasehold.client.view_reader import join_machines
 from leasehold.console.page import (
     CORES,
     Outcome,

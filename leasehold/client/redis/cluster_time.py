@@ -7,11 +7,13 @@ wrong or jump. Between two readings of Redis, the monotonic clock continues the 
 import logging
 import threading
 import time
-from typing import Final, cast
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, cast
 
 import redis
 
-from scheduler.protocol.clock import PublishedClock, read_monotonic
+from scheduler.protocol.clock import EXACT_SECONDS, FIRST_LOOKS, PublishedClock, read_monotonic
 
 LOOK_SECONDS: Final = 30.0
 """Seconds between two readings of cluster time from Redis."""
@@ -64,6 +66,31 @@ class ClientClock:
         except (redis.RedisError, ValueError, TypeError):
             # The request or read that called this reports that Redis does not answer.
             return
+        if self._clock.is_in_doubt:
+            self._due = read_monotonic() + DOUBT_SECONDS
+
+    async def refresh_by(self, ask: Callable[[list[tuple[str, ...]]], Awaitable[list[Any]]]) -> None:
+        """Do what `refresh` does on an event loop. `ask` sends commands to Redis and returns their replies."""
+        if read_monotonic() < self._due:
+            return
+        self._due = read_monotonic() + LOOK_SECONDS
+        with suppress(redis.RedisError, ValueError, TypeError):
+            is_first = not self._clock.has_looked
+            for _ in range(FIRST_LOOKS):
+                offset = [("GET", self._key)] if self._may_read_offset else []
+                before = read_monotonic()
+                *published, reading = await ask([*offset, ("TIME",)])
+                after = read_monotonic()
+                if isinstance(reading, redis.exceptions.NoPermissionError):
+                    if not offset or published:
+                        self._warn_once(reading)
+                        return
+                    self._may_read_offset = False
+                    continue
+                seconds, microseconds = map(float, reading)
+                self._clock.take(seconds + microseconds / 1e6, published[0] if published else None, before, after)
+                if not is_first or after - before <= EXACT_SECONDS:
+                    break
         if self._clock.is_in_doubt:
             self._due = read_monotonic() + DOUBT_SECONDS
 

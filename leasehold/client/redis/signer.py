@@ -34,6 +34,15 @@ class Signer:
         """Whether the credentials contain the identity of the cluster, so that signing never reads Redis."""
         return self._credentials.cluster is not None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the next signature needs the cluster's identity from Redis."""
+        return self._credentials.cluster is None and time.monotonic() - self._asked_at > CLUSTER_SECONDS
+
+    def note_cluster(self, found: bytes | None) -> None:
+        """Record the cluster's identity. Raise Unavailable if it is None."""
+        self._cluster, self._asked_at = _read_cluster(found), time.monotonic()
+
     def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
         """Return the headers that sign a message: `principal`, `cluster`, `signed_at` and `signature`. Raise
         Unavailable if the cluster's identity is not known.
@@ -73,6 +82,10 @@ class Signer:
             found = cast("bytes | None", self._client.get(self._key))
         except redis.RedisError as error:
             raise Unavailable(f"the cluster's identity cannot be read from Redis: {error}") from error
-        if found is None:
-            raise Unavailable("Redis does not have the cluster's identity yet: no worker has started")
-        return found.decode()
+        return _read_cluster(found)
+
+
+def _read_cluster(found: bytes | None) -> str:
+    if found is None:
+        raise Unavailable("Redis does not have the cluster's identity yet: no worker has started")
+    return found.decode()

@@ -2,26 +2,32 @@
 was made.
 """
 
+import ssl
 import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
 
-from leasehold.errors import LeaseholdError
 from scheduler.protocol.clock import ClusterClock, read_monotonic
+from scheduler.protocol.http_routes import TIME_HEADER
 
 LOOK_SECONDS = 30.0
 """Seconds after which any response corrects the clock again, even if its request was slow."""
+FIRST_SECONDS: Final = 10.0
+"""The most seconds that the first `now` waits for the server, if there was no response before."""
 
 
 class HttpClock:
-    """A clock that computes cluster time from the headers of responses. Thread-safe. `ask` sends any request; the first
-    `now` calls `ask` if there was no response before.
+    """A clock that computes cluster time from the headers of responses. Thread-safe. `base`, `headers`: the URL of the
+    API and the headers of a request, for the first `now` if there was no response before.
     """
 
-    def __init__(self, ask: Callable[[], object]) -> None:
-        self._ask, self._guard = ask, threading.Lock()
+    def __init__(self, base: str, headers: Mapping[str, str]) -> None:
+        self._base, self._headers = base, headers
+        self._guard = threading.Lock()
         self._clock = ClusterClock(self._find)
-        self._found, self._before = 0.0, 0.0
         self._shortest, self._noted_at = float("inf"), float("-inf")
 
     def now(self) -> float:
@@ -29,11 +35,16 @@ class HttpClock:
         host's wall clock.
         """
         if not self._clock.has_looked:
-            try:
-                self._ask()
-            except LeaseholdError:
-                return time.time()
+            self._ask()
         return self._clock.now() if self._clock.has_looked else time.time()
+
+    def _ask(self) -> None:
+        """Read the time with a connection of its own: the caller may be on the event loop, and does not await."""
+        handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=ssl.create_default_context())]
+        request = urllib.request.Request(f"{self._base}/status", headers=dict(self._headers))  # noqa: S310 - our URL
+        before = read_monotonic()
+        with suppress(OSError), urllib.request.build_opener(*handlers).open(request, timeout=FIRST_SECONDS) as response:
+            self.note(response.headers.get(TIME_HEADER), before)
 
     def note(self, header: str | None, before: float) -> None:
         """Correct the clock by the time in a response whose request was sent at `before` (monotonic). The response of a

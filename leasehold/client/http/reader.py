@@ -1,11 +1,12 @@
 """Read rows and the report of the last tick from the HTTP API."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
+from typing_extensions import override
 
-from leasehold.client.http_channel import HttpChannel
+from leasehold.client.http.channel import HttpChannel
 from leasehold.client.models import (
     Account,
     Explanation,
@@ -16,7 +17,7 @@ from leasehold.client.models import (
     find_waits,
     read_explanation,
 )
-from leasehold.client.ports import Joined
+from leasehold.client.ports import Joined, Reader
 from leasehold.errors import NotAnswered, Refused, Unavailable, Unknown
 from scheduler.protocol.http_routes import MOST_IDS, quote_id
 
@@ -24,7 +25,7 @@ ROWS_A_PAGE: Final = 1000
 R = TypeVar("R")
 
 
-class HttpReader:
+class HttpReader(Reader):
     """Reads rows and the report of the last tick from an HTTP API. Every method raises Unavailable if the server does
     not answer or has no valid view.
     """
@@ -34,99 +35,93 @@ class HttpReader:
     def __init__(self, channel: HttpChannel) -> None:
         self._channel = channel
 
-    def check(self) -> None:
-        """Raise Unavailable unless the server answers and its view is valid."""
-        self._read("/slots", {"limit": 1})
+    @override
+    async def check(self) -> None:
+        await self._read("/slots", {"limit": 1})
 
-    def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:  # noqa: ARG002 - the server joins
-        """Return the reservations with these ids and their machines, in the given order. `expected` (ids of slots to
-        read in the same round trip) has no effect, because the server reads the machines itself.
-        """
+    @override
+    async def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:
         if len(ids) == 1:
-            return [self._find_row(ids[0])]
+            return [await self._find_row(ids[0])]
         found: dict[str, Joined] = {}
         for start in range(0, len(ids), MOST_IDS):
-            page = self._read("/reservations", {"id": list(ids[start : start + MOST_IDS])})
+            page = await self._read("/reservations", {"id": list(ids[start : start + MOST_IDS])})
             found |= {row["id"]: read_joined(row) for row in page["items"]}
         return [found.get(name, Joined(None)) for name in ids]
 
-    def list_reservations(
+    @override
+    async def list_reservations(
         self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
     ) -> list[Reservation]:
-        """Return the reservations that match all given conditions, with machines, in order of submission. `phases`: the
-        possible phases; None: any phase. `wanted`: field of the request -> its value; None: any value. `tags`: tags
-        that a reservation must have.
-        """
         query: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         query |= {f"tag.{name}": value for name, value in tags.items()}
         if phases is not None:
             query["phase"] = sorted(phases)
             if not phases:
                 return []
-        rows = {row["id"]: read_joined(row).row for row in self._pages("/reservations", query)}
+        rows = {row["id"]: read_joined(row).row async for row in self._pages("/reservations", query)}
         return [row for row in rows.values() if row is not None]
 
-    def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
-        """Return the slots with these ids in the given order; None for an unknown id."""
-        return [self._find(f"/slots/{quote_id(name)}", Slot) for name in ids]
+    @override
+    async def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
+        return [await self._find(f"/slots/{quote_id(name)}", Slot) for name in ids]
 
-    def list_slots(self, pool: str | None, state: str | None) -> list[Slot]:
-        """Return the slots of this pool and in this state (None: any), sorted by name."""
+    @override
+    async def list_slots(self, pool: str | None, state: str | None) -> list[Slot]:
         query = {name: value for name, value in (("pool", pool), ("state", state)) if value is not None}
-        return [_convert(row, Slot) for row in self._pages("/slots", query)]
+        return [_convert(row, Slot) async for row in self._pages("/slots", query)]
 
-    def list_accounts(self) -> list[Account]:
-        """Return the quota accounts, sorted by name, without deleted (forgotten) ones."""
-        return [_convert(row, Account) for row in self._pages("/accounts", {})]
+    @override
+    async def list_accounts(self) -> list[Account]:
+        return [_convert(row, Account) async for row in self._pages("/accounts", {})]
 
-    def read_report(self) -> dict[str, Any]:
-        """Return the report of the last tick, or {} before the first tick."""
-        found: dict[str, Any] = self._read("/report")
+    @override
+    async def read_report(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self._read("/report")
         return found
 
-    def explain(self, reservation: str) -> Explanation:
-        """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
-        the view does not have the reservation.
-        """
+    @override
+    async def explain(self, reservation: str) -> Explanation:
         path = f"/reservations/{quote_id(reservation)}/explanation"
-        return read_explanation(self._read(path, {"source": "view"}))
+        return read_explanation(await self._read(path, {"source": "view"}))
 
-    def find_waits(self, ids: Sequence[str]) -> list[LastWait]:
-        """Return why the reservations with these ids wait, as the last tick reported it, in the given order."""
+    @override
+    async def find_waits(self, ids: Sequence[str]) -> list[LastWait]:
         if len(ids) == 1:
             try:
-                found = self.explain(ids[0])
+                found = await self.explain(ids[0])
             except Unknown:
                 return [LastWait()]
             why = None if found.code is None else Wait(code=found.code, detail=found.detail or "")
             return [LastWait(why, found.as_of)]
-        return find_waits(self.read_report(), ids)
+        return find_waits(await self.read_report(), ids)
 
-    def _find_row(self, reservation: str) -> Joined:
-        found = self._find(f"/reservations/{quote_id(reservation)}", dict)
+    async def _find_row(self, reservation: str) -> Joined:
+        found = await self._find(f"/reservations/{quote_id(reservation)}", dict)
         return Joined(None) if found is None else read_joined(found)
 
-    def _find(self, path: str, type_: type[R]) -> R | None:
+    async def _find(self, path: str, type_: type[R]) -> R | None:
         try:
-            return _convert(self._read(path), type_)
+            return _convert(await self._read(path), type_)
         except Unknown:
             return None
 
-    def _pages(self, path: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    async def _pages(self, path: str, query: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         asked: dict[str, Any] = {**query, "limit": ROWS_A_PAGE}
         while True:
-            page = self._read(path, asked, is_filtered=True)
-            yield from page["items"]
+            page = await self._read(path, asked, is_filtered=True)
+            for item in page["items"]:
+                yield item
             if page.get("next") is None:
                 return
             asked["cursor"] = page["next"]
 
-    def _read(self, path: str, query: Mapping[str, Any] | None = None, *, is_filtered: bool = False) -> Any:
+    async def _read(self, path: str, query: Mapping[str, Any] | None = None, *, is_filtered: bool = False) -> Any:
         """Return the JSON table of a resource. `is_filtered`: whether the query has values of the caller; then raise
         Refused if the server refuses them.
         """
         try:
-            found = self._channel.read(path, query)
+            found = await self._channel.read(path, query)
         except (NotAnswered, Refused) as error:
             if is_filtered and isinstance(error, Refused) and all(each.code is None for each in error.errors):
                 raise

@@ -36,26 +36,28 @@ class Commands(ABC):
     """
 
     @abstractmethod
-    def find_key(self, reservation: str) -> str | None:
+    async def find_key(self, reservation: str) -> str | None:
         """Return the key of a reservation, or None if this client does not have it."""
 
     @abstractmethod
-    def _find_keys(self, reservations: Iterable[str]) -> Mapping[str, str]:
+    async def _find_keys(self, reservations: Iterable[str]) -> Mapping[str, str]:
         """Return the keys of these reservations, as reservation id -> key. Reservations whose keys this client does not
         have are omitted.
         """
 
     @abstractmethod
-    def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
+    async def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
         """Send a request with this verb to the workers, and return the answer."""
 
     @abstractmethod
-    def _ask_many(self, verb: str, chunks: Iterable[list[dict[str, Any]]], timeout: float | None) -> Table[Answer]:
+    async def _ask_many(
+        self, verb: str, chunks: Iterable[list[dict[str, Any]]], timeout: float | None
+    ) -> Table[Answer]:
         """Send one request with this verb for each list of documents in `chunks`. A document has the fields of one
         request. Return one answer for each document, in the order of the documents.
         """
 
-    def renew(
+    async def renew(
         self,
         reservation: str,
         token: int | None = None,
@@ -66,9 +68,9 @@ class Commands(ABC):
         """Move the expiry of a reservation to the present time plus its ttl. A holder's first renewal also confirms the
         lease.
         """
-        return self._command("renew", reservation, token, timeout, key=key)
+        return await self._command("renew", reservation, token, timeout, key=key)
 
-    def confirm(
+    async def confirm(
         self,
         reservation: str,
         token: int | None = None,
@@ -84,15 +86,15 @@ class Commands(ABC):
         `as_of`: time of the report in seconds since the epoch. A report that is older than the stack's state of the
         reservation changes nothing.
         """
-        return self._command("confirm", reservation, token, timeout, slot=slot, as_of=as_of, key=key)
+        return await self._command("confirm", reservation, token, timeout, slot=slot, as_of=as_of, key=key)
 
-    def absent(self, reservation: str, *, as_of: float | None = None, timeout: float | None = None) -> Answer:
+    async def absent(self, reservation: str, *, as_of: float | None = None, timeout: float | None = None) -> Answer:
         """Report that a reservation neither runs nor waits any more. The reservation and its leases end. `as_of`: time
         of the report, as for `confirm`.
         """
-        return self._command("absent", reservation, None, timeout, as_of=as_of)
+        return await self._command("absent", reservation, None, timeout, as_of=as_of)
 
-    def idle(
+    async def idle(
         self,
         slot: str,
         *,
@@ -104,9 +106,9 @@ class Commands(ABC):
         confirmed yet is kept. `labels`: the new labels of the slot, which are stored if no lease is left on it; None:
         the labels stay. `as_of`: time of the report, as for `confirm`.
         """
-        return self._send_fields("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
+        return await self._send_fields("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
 
-    def release(
+    async def release(
         self,
         reservation: str,
         token: int | None = None,
@@ -117,33 +119,33 @@ class Commands(ABC):
         """End a reservation because its holder has finished. A pending reservation has no lease, so its release needs
         no token.
         """
-        return self._command("release", reservation, token, timeout, key=key)
+        return await self._command("release", reservation, token, timeout, key=key)
 
-    def renew_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
+    async def renew_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
         """Renew many reservations, a thousand in each message. Return one answer for each reservation, in the order of
         `tokens` (reservation id -> fencing token of its lease). The answers about refused renewals have `errors`.
 
         Raise NotAnswered (safe to repeat) or Unavailable; reservations that were renewed until then stay renewed.
         """
-        return self._command_many("renew", tokens, timeout)
+        return await self._command_many("renew", tokens, timeout)
 
-    def release_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
+    async def release_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
         """End many reservations because their holder has finished. Messages, `tokens`, answers and errors are as for
         `renew_many`.
         """
-        return self._command_many("release", tokens, timeout)
+        return await self._command_many("release", tokens, timeout)
 
-    def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
+    async def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
         """End a reservation in any phase, without a token. `reason`: a text for people."""
-        return self._command("cancel", reservation, None, timeout, reason=reason)
+        return await self._command("cancel", reservation, None, timeout, reason=reason)
 
-    def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:
+    async def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:
         """Change the priority of a reservation. Under the queue `priority`, the reservation with the highest priority
         is served first. The priority 0 puts a pending reservation on hold.
         """
-        return self._command("priority", reservation, None, timeout, priority=priority)
+        return await self._command("priority", reservation, None, timeout, priority=priority)
 
-    def fail(
+    async def fail(
         self,
         reservation: str,
         token: int | None = None,
@@ -156,9 +158,9 @@ class Commands(ABC):
         """Report that a component of a reservation, or the whole reservation (`component` None), has died. The
         reservation fails, and its restart policy decides whether it restarts.
         """
-        return self._command("fail", reservation, token, timeout, component=component, reason=reason, key=key)
+        return await self._command("fail", reservation, token, timeout, component=component, reason=reason, key=key)
 
-    def surrender(
+    async def surrender(
         self,
         reservation: str,
         token: int | None = None,
@@ -175,9 +177,9 @@ class Commands(ABC):
         `want`: the most instances of the component from now on, more or fewer than it has. If it has more, those with
         the highest index end. `component` None: the only elastic component.
         """
-        return self._command("surrender", reservation, token, timeout, component=component, want=want, key=key)
+        return await self._command("surrender", reservation, token, timeout, component=component, want=want, key=key)
 
-    def decline(
+    async def decline(
         self,
         reservation: str,
         token: int | None = None,
@@ -188,9 +190,9 @@ class Commands(ABC):
         """Give leases back because the holder cannot use their slots. The reservation returns to its position in the
         queue, and its next lease is on other slots.
         """
-        return self._command("decline", reservation, token, timeout, key=key)
+        return await self._command("decline", reservation, token, timeout, key=key)
 
-    def suspend(
+    async def suspend(
         self,
         reservation: str,
         token: int | None = None,
@@ -201,51 +203,53 @@ class Commands(ABC):
         """Give the leases of a reservation back, and keep it out of the queue until `resume`. The reservation keeps its
         position in the queue.
         """
-        return self._command("suspend", reservation, token, timeout, key=key)
+        return await self._command("suspend", reservation, token, timeout, key=key)
 
-    def resume(self, reservation: str, *, key: str | None = None, timeout: float | None = None) -> Answer:
+    async def resume(self, reservation: str, *, key: str | None = None, timeout: float | None = None) -> Answer:
         """Put a suspended reservation back into the queue, so that it can be leased again."""
-        return self._command("resume", reservation, None, timeout, key=key)
+        return await self._command("resume", reservation, None, timeout, key=key)
 
-    def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:
+    async def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:
         """Mark a slot so that it takes no new leases (for operators)."""
-        return self._ask("cordon", {"slot": slot}, timeout)
+        return await self._ask("cordon", {"slot": slot}, timeout)
 
-    def uncordon(self, slot: str, *, timeout: float | None = None) -> Answer:
+    async def uncordon(self, slot: str, *, timeout: float | None = None) -> Answer:
         """Undo the cordon of a slot, so that it takes new leases again (for operators)."""
-        return self._ask("uncordon", {"slot": slot}, timeout)
+        return await self._ask("uncordon", {"slot": slot}, timeout)
 
-    def drain(self, slot: str, *, timeout: float | None = None) -> Answer:
+    async def drain(self, slot: str, *, timeout: float | None = None) -> Answer:
         """Drain a slot (for operators): it takes no new leases, and its machine is terminated when its leases have
         ended.
         """
-        return self._ask("drain", {"slot": slot}, timeout)
+        return await self._ask("drain", {"slot": slot}, timeout)
 
-    def account(self, account: str, *, timeout: float | None = None, **fields: Unpack[AccountFields]) -> Answer:
+    async def account(self, account: str, *, timeout: float | None = None, **fields: Unpack[AccountFields]) -> Answer:
         """Create a quota account with these fields, or change the given fields of an existing account. Without
         `balance` the balance of an existing account stays.
         """
-        return self._send_fields("account", {"account": account, **fields}, timeout)
+        return await self._send_fields("account", {"account": account, **fields}, timeout)
 
-    def reset_account(self, account: str, *, timeout: float | None = None) -> Answer:
+    async def reset_account(self, account: str, *, timeout: float | None = None) -> Answer:
         """Set the balance of a quota account to 0 at every level."""
-        return self._ask("reset_account", {"account": account}, timeout)
+        return await self._ask("reset_account", {"account": account}, timeout)
 
-    def forget_account(self, account: str, *, timeout: float | None = None) -> Answer:
+    async def forget_account(self, account: str, *, timeout: float | None = None) -> Answer:
         """Delete the balance and the settings of a quota account. Its leases continue without payment, and its pending
         reservations have no account from now on.
         """
-        return self._ask("forget_account", {"account": account}, timeout)
+        return await self._ask("forget_account", {"account": account}, timeout)
 
-    def _command(self, verb: str, reservation: str, token: int | None, timeout: float | None, **more: Any) -> Answer:
+    async def _command(
+        self, verb: str, reservation: str, token: int | None, timeout: float | None, **more: Any
+    ) -> Answer:
         if verb in KEY_VERBS and more.get("key") is None:
-            more["key"] = self.find_key(reservation)
-        return self._send_fields(verb, {"reservation": reservation, "token": token, **more}, timeout)
+            more["key"] = await self.find_key(reservation)
+        return await self._send_fields(verb, {"reservation": reservation, "token": token, **more}, timeout)
 
-    def _command_many(self, verb: str, tokens: Mapping[str, int | None], timeout: float | None) -> Table[Answer]:
-        keys = self._find_keys(tokens)
+    async def _command_many(self, verb: str, tokens: Mapping[str, int | None], timeout: float | None) -> Table[Answer]:
+        keys = await self._find_keys(tokens)
         documents = ({"reservation": name, "token": token, "key": keys.get(name)} for name, token in tokens.items())
-        return self._ask_many(verb, split_documents(documents), timeout)
+        return await self._ask_many(verb, split_documents(documents), timeout)
 
-    def _send_fields(self, verb: str, content: Mapping[str, Any], timeout: float | None) -> Answer:
-        return self._ask(verb, {key: value for key, value in content.items() if value is not None}, timeout)
+    async def _send_fields(self, verb: str, content: Mapping[str, Any], timeout: float | None) -> Answer:
+        return await self._ask(verb, {key: value for key, value in content.items() if value is not None}, timeout)

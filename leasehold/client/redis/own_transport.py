@@ -5,7 +5,7 @@ configuration they reach the database and the keys of the cluster.
 from contextlib import closing, suppress
 
 from leasehold.client.credentials import Credentials, find_credentials
-from leasehold.client.transport import RequestTransport
+from leasehold.client.redis.transport import RequestTransport
 from scheduler.model.principals import WORKER
 from scheduler.ports import StoreUnavailableError
 from scheduler.protocol.signing import read_key

@@ -1,0 +1,1 @@
+"""The way of the client over Redis: connections, requests, reads and notices of one event loop."""

@@ -1,0 +1,202 @@
+"""Notices on Redis channels for one event loop. One connection receives the notices of all watches. Notices may be
+lost; after a lost connection all watches are notified, so that they read their rows again.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+import redis
+from typing_extensions import override
+
+from leasehold.client.ports import Flag, Joined, Notices
+from leasehold.client.redis.lines import Lines
+
+LISTEN_SECONDS: Final = 0.5
+"""The most seconds that a watch waits for the confirmation of its subscription."""
+PING_SECONDS: Final = 10.0
+"""Seconds without a message after which the connection is checked. After as long without an answer it counts as lost.
+"""
+PAUSE_SECONDS: Final = 0.2
+
+
+class _Lease(msgspec.Struct):
+    slot: str
+
+
+class _Notice(msgspec.Struct):
+    """The part of a notice that a subscription reads: the slots on which the reservation had leases when the notice was
+    sent.
+    """
+
+    leases: list[_Lease] = []
+
+
+_NOTICE: Final = msgspec.json.Decoder(_Notice)
+
+
+class _Channel:
+    """A channel that is watched: its flags, and the slots that its newest notice named."""
+
+    def __init__(self) -> None:
+        self.flags: set[Flag] = set()
+        self.expected: Collection[str] = ()
+        self.is_known = False
+        """Whether the subscription was confirmed before, so that another confirmation means that notices were lost."""
+        self.confirmed = asyncio.Event()
+
+
+class Subscription:
+    """The connection that receives the notices of one client. It opens with the first watch."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        lines.on_left.append(self._leave)
+        self._channels: dict[str, _Channel] = {}
+        self._connection: Any = None
+        self._subscribed: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def add(self, name: str, flag: Flag) -> None:
+        """Set `flag` at each message on the channel `name`."""
+        self._channels.setdefault(name, _Channel()).flags.add(flag)
+        if self._task is None and not self._is_closed:
+            self._task = asyncio.get_running_loop().create_task(self._hear())
+        self._send_soon()
+
+    def remove(self, name: str, flag: Flag) -> None:
+        """No longer set `flag` at messages on the channel `name`."""
+        channel = self._channels.get(name)
+        if channel is not None:
+            channel.flags.discard(flag)
+            if not channel.flags:
+                del self._channels[name]
+                self._send_soon()
+
+    async def listen(self, name: str) -> None:
+        """Return when the subscription to the channel `name` is confirmed, or after LISTEN_SECONDS."""
+        channel = self._channels.get(name)
+        if channel is not None and not channel.confirmed.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LISTEN_SECONDS):
+                    await channel.confirmed.wait()
+
+    def find_expected(self, name: str) -> Collection[str]:
+        """Return the slots that the newest notice on the channel `name` named."""
+        channel = self._channels.get(name)
+        return () if channel is None else channel.expected
+
+    async def close(self) -> None:
+        """Close the connection, and set all flags."""
+        self._is_closed = True
+        for task in (self._task, self._sending):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        for each in self._channels.values():
+            each.confirmed.set()
+            self._set(each)
+
+    def _send_soon(self) -> None:
+        # Changes of one turn of the event loop travel together.
+        if self._connection is not None and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.get_running_loop().create_task(self._send_changes())
+
+    async def _send_changes(self) -> None:
+        with suppress(redis.RedisError, OSError):
+            while (connection := self._connection) is not None and self._subscribed != self._channels.keys():
+                new, old = self._channels.keys() - self._subscribed, self._subscribed - self._channels.keys()
+                self._subscribed = set(self._channels)
+                commands = [("SUBSCRIBE", *new)] * bool(new) + [("UNSUBSCRIBE", *old)] * bool(old)
+                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+
+    async def _hear(self) -> None:
+        while True:
+            connection = self._lines.connect()
+            try:
+                await connection.connect()
+                self._connection, self._subscribed = connection, set()
+                self._send_soon()
+                await self._receive(connection)
+            except (redis.RedisError, OSError):
+                await asyncio.sleep(PAUSE_SECONDS)
+            finally:
+                self._connection = None
+                await connection.disconnect(nowait=True)
+
+    async def _receive(self, connection: Any) -> None:
+        """Receive messages until the connection is lost, or until the lines leave their server."""
+        left, is_asked = self._lines.left, False
+        while left == self._lines.left:
+            message = await connection.read_response(timeout=PING_SECONDS)
+            if message is None:
+                if is_asked:
+                    return
+                await connection.send_packed_command(connection.pack_command("PING"), check_health=False)
+            is_asked = message is None
+            if message is not None:
+                self._take(message)
+
+    def _take(self, message: list[Any]) -> None:
+        channel = self._channels.get(message[1].decode()) if len(message) > 2 else None  # noqa: PLR2004 - not a PONG
+        if channel is None:
+            return
+        if message[0] == b"message":
+            channel.expected = _list_slots(message[2])
+            self._set(channel)
+        elif message[0] == b"subscribe":
+            if channel.is_known:
+                self._set(channel)
+            channel.is_known = True
+            channel.confirmed.set()
+
+    @staticmethod
+    def _set(channel: _Channel) -> None:
+        for each in channel.flags:
+            each.set()
+
+    def _leave(self) -> None:
+        if self._connection is not None and self._task is not None:
+            # The task that reads gets an error, and connects again.
+            self._connection._writer.close()  # noqa: SLF001 - redis-py has no way to end the read of another task
+
+
+class ChannelNotices(Notices):
+    """The notices about one kind of rows. `channel_of`: the name of the channel for the id of a row."""
+
+    def __init__(self, subscription: Subscription, channel_of: Callable[[str], str]) -> None:
+        self._subscription, self._channel_of = subscription, channel_of
+
+    @override
+    def add(self, name: str, flag: Flag) -> None:
+        self._subscription.add(self._channel_of(name), flag)
+
+    @override
+    async def listen(self, name: str) -> None:
+        await self._subscription.listen(self._channel_of(name))
+
+    @override
+    def remove(self, name: str, flag: Flag) -> None:
+        self._subscription.remove(self._channel_of(name), flag)
+
+    @override
+    def find_expected(self, name: str) -> Collection[str]:
+        return self._subscription.find_expected(self._channel_of(name))
+
+    @override
+    def note(self, name: str, seen: Joined) -> None:
+        """Do nothing: Redis sends a notice at each change, whichever row was read last."""
+
+
+def _list_slots(notice: bytes) -> frozenset[str]:
+    """Return the ids of the slots that a notice names; an empty set if it cannot be read, since it is a hint all the
+    same.
+    """
+    try:
+        return frozenset(lease.slot for lease in _NOTICE.decode(notice).leases)
+    except msgspec.DecodeError:
+        return frozenset()

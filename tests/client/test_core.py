@@ -1,0 +1,141 @@
+"""The portal of the blocking clients, and requests that travel together."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from leasehold.client.core.gathering import Gathering
+from leasehold.client.core.portal import PORTAL
+from leasehold.client.ports import Answered, Wire
+from leasehold.errors import NotAnswered
+
+
+async def give(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+def test_any_number_of_threads_share_one_loop() -> None:
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda n=n: found.append(PORTAL.run(give(n)))) for n in range(20)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(found) == list(range(20))
+    assert [each.name for each in threading.enumerate()].count("leasehold-loop") == 1
+
+
+def test_a_forked_process_has_a_loop_of_its_own() -> None:
+    assert PORTAL.run(give(1)) == 1
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if PORTAL.run(give(7)) == 7 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert PORTAL.run(give(2)) == 2
+
+
+def test_an_interrupted_call_ends_after_its_coroutine_has_given_back_what_it_holds() -> None:
+    events: list[str] = []
+
+    async def hold() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            events.append("given back")
+
+    with pytest.raises(KeyboardInterrupt):
+        PORTAL.run(hold())
+    assert events == ["given back"]
+
+
+class Stack:
+    """Answers messages when a test lets it. `refuses_lists`: as a server that refuses a list as a whole."""
+
+    def __init__(self, *, refuses_lists: bool = False) -> None:
+        self.messages: list[tuple[str, Mapping[str, Any]]] = []
+        self.may_answer = asyncio.Event()
+        self._refuses_lists = refuses_lists
+
+    async def ask(self, verb: str, document: Mapping[str, Any], _timeout: float, **_options: Any) -> Answered:
+        self.messages.append((verb, document))
+        await self.may_answer.wait()
+        return Answered(self._answer(document))
+
+    def _answer(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        if "items" not in document:
+            return {"ok": True, "reservation": document["id"]}
+        if self._refuses_lists:
+            return {"ok": False, "errors": []}
+        faults = [{"index": number, "path": "token"} for number in range(len(document["items"]))]
+        return {
+            "ok": True,
+            "results": [
+                {"ok": False, "reservation": each["id"], "errors": faults[number : number + 1]}
+                for number, each in enumerate(document["items"])
+            ],
+        }
+
+
+def gather(stack: Stack) -> Gathering:
+    return Gathering(cast("Wire", stack))
+
+
+async def ask_all(stack: Stack, verbs: list[str]) -> list[Any]:
+    """Make one request with each of these verbs at the same time; the stack answers when all have been made."""
+    gathering = gather(stack)
+    asked = [asyncio.create_task(gathering.ask(verb, {"id": str(n)}, 30)) for n, verb in enumerate(verbs)]
+    await asyncio.sleep(0)
+    stack.may_answer.set()
+    answers = [answer for answer, _ in await asyncio.gather(*asked)]
+    # Each caller has sent one document, whatever travelled with it.
+    assert {fault["index"] for answer in answers for fault in answer.get("errors", ())} <= {0}
+    return [answer["reservation"] for answer in answers]
+
+
+def test_requests_that_are_made_while_a_message_is_under_way_leave_in_one_list() -> None:
+    async def play() -> None:
+        stack = Stack()
+        assert await ask_all(stack, ["renew"] * 5) == ["0", "1", "2", "3", "4"]
+        assert [len(each.get("items", [0])) for _, each in stack.messages] == [1, 4]
+
+    asyncio.run(play())
+
+
+def test_each_verb_travels_by_itself_and_verbs_that_are_not_gathered_wait_for_none() -> None:
+    async def play() -> None:
+        stack = Stack()
+        await ask_all(stack, ["renew", "release", "fail", "fail", "renew"])
+        assert [verb for verb, _ in stack.messages] == ["renew", "release", "fail", "fail", "renew"]
+
+    asyncio.run(play())
+
+
+def test_a_list_that_is_refused_as_a_whole_is_sent_again_as_single_requests() -> None:
+    async def play() -> None:
+        stack = Stack(refuses_lists=True)
+        assert await ask_all(stack, ["renew"] * 3) == ["0", "1", "2"]
+        assert ["items" in each for _, each in stack.messages] == [False, True, False, False]
+
+    asyncio.run(play())
+
+
+def test_a_gathered_request_ends_with_its_own_timeout() -> None:
+    async def play() -> None:
+        stack = Stack()
+        gathering = gather(stack)
+        first = asyncio.create_task(gathering.ask("renew", {"id": "0"}, 30))
+        await asyncio.sleep(0)
+        with pytest.raises(NotAnswered, match=r"no answer to renew of 1 for 0\.01 s"):
+            await gathering.ask("renew", {"id": "1"}, 0.01)
+        stack.may_answer.set()
+        await first
+
+    asyncio.run(play())
