@@ -16,7 +16,7 @@ from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
-from scheduler.operations.market.resolve import resolve_rules
+from scheduler.operations.market import resolve_rules
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache

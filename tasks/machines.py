@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from scheduler.model.rules import Rules, list_unfound
-from scheduler.operations.images import refresh_images
 from scheduler.operations.machines.check import check, record_refused, recover, sweep
 from scheduler.operations.machines.interrupt import handle_notices
 from scheduler.operations.machines.launch import launch
@@ -21,8 +20,8 @@ from scheduler.operations.machines.reconcile import Reconciled, reconcile
 from scheduler.operations.machines.spot_prices import follow_spot_prices
 from scheduler.operations.machines.terminate import terminate, terminate_all
 from scheduler.operations.machines.work import act_once, launch_once
-from scheduler.operations.market.refresh import refresh_market
-from scheduler.operations.market.resolve import uses_market
+from scheduler.operations.market import refresh_market, uses_market
+from scheduler.operations.rules.images import refresh_images
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from scheduler.ports import CloudError
 from tasks.app import app

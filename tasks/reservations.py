@@ -16,6 +16,7 @@ from scheduler.model.validation import (
     fault,
     read_document,
 )
+from scheduler.operations.change_set import describe_row
 from scheduler.operations.commands.gathered import Message, accept_gathered
 from scheduler.operations.commands.intake import check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
@@ -26,7 +27,6 @@ from scheduler.operations.commands.rule_requests import (
 )
 from scheduler.operations.commands.submit import Answer
 from scheduler.operations.explain import describe_conditions, explain
-from scheduler.operations.notices import describe_row
 from scheduler.operations.tick.heartbeat_intake import describe_host
 from scheduler.protocol.names import RESERVATIONS, task_name
 from scheduler.protocol.verbs import VERBS, Verb

@@ -15,7 +15,7 @@ from redis import Redis
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
-from scheduler.operations.apply import apply_rules
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.protocol.clock import read_offsets
 from scheduler.protocol.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.store.migrating import migrate

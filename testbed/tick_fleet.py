@@ -15,8 +15,8 @@ from sqlalchemy.engine import Engine
 from leasehold.stack.preparation import QuietDispatcher
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.slots import Slot
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.ports import Ports, announce
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.tick.tick import Ticked, tick
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -25,7 +25,7 @@ from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.store.sqlite import SqliteConnection
 from scheduler.view.connection import Bundle, make_redis
-from scheduler.view.memory_meter import MemoryMeter
+from scheduler.view.memory import MemoryMeter
 from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
 from scheduler.view.redis_view_cache import RedisViewCache
 from testbed.guarding import take_signals_as_interrupts

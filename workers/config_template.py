@@ -17,9 +17,8 @@ from typing import Any, Final, Literal, TypeGuard, get_args, get_origin
 from scheduler.model.budgets import Budget
 from scheduler.model.documents import Field
 from scheduler.model.lives import ReplacementRules
-from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
+from scheduler.model.machines import Ec2Rules, Offering, ProbeRules, Requirements
 from scheduler.model.pools import MarketRules, Pool
-from scheduler.model.requirements import Requirements
 from scheduler.model.rules import AccountRules, LimitRules, Scheduler
 from scheduler.model.schedules import Schedule
 from scheduler.model.validation import Document, fault

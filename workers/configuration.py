@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from scheduler.model.input_texts import parse_toml
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.schedules import OVERRIDES, find_clock_change, find_overlap, find_own_overlap, show_instant
-from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.policy.capacity.fits import fits
 from scheduler.protocol.input_files import read_input_text

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, get_args
 
-from scheduler.model.json_text import parse_json
+from scheduler.model.input_texts import parse_json
 from scheduler.model.validation import Document, Fault
 
 PREFIX: Final = "LEASEHOLD_"

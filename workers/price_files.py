@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from scheduler.model.json_text import parse_json
+from scheduler.model.input_texts import parse_json
 from scheduler.model.market import Price, Source
 from scheduler.model.slots import Market
 from scheduler.model.validation import (

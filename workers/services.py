@@ -40,13 +40,12 @@ from workers.setting_types import reveal
 from workers.settings import Settings
 
 if TYPE_CHECKING:
-    from scheduler.operations.market.refresh import OnDemandReader
+    from scheduler.operations.market import OnDemandReader
     from scheduler.operations.ports import Ports
     from scheduler.operations.tick.leader import Leader
     from scheduler.ports import ClusterNumbers, ClusterSource
-    from scheduler.view.lock_renewal import Renewal
     from scheduler.view.redis_clock import RedisClock
-    from scheduler.view.redis_ports import RedisRecord
+    from scheduler.view.redis_ports import RedisRecord, Renewal
     from workers.ec2.budget import CallBudget
     from workers.ec2.clients import Ec2Access
 
@@ -58,7 +57,7 @@ ADAPTERS: Final = (
     "scheduler.view.redis_ports",
     "scheduler.view.redis_view_cache",
     "scheduler.view.redis_clock",
-    "scheduler.view.lock_renewal",
+    "scheduler.view.redis_ports",
     "scheduler.view.redis_meter",
     "workers.probes",
 )
@@ -244,7 +243,7 @@ class Services:
     @once_per_process
     def renewal(self) -> "Renewal":
         """The object whose `with` block renews the leader lock, in a thread, while a tick of this process runs."""
-        from scheduler.view.lock_renewal import Renewal
+        from scheduler.view.redis_ports import Renewal
 
         return Renewal(self.ports.lock, self.settings.ticks.lock_seconds)
 
@@ -282,7 +281,7 @@ class Services:
         """The object that reads on-demand prices. Each process has its own, with the data that it keeps between two
         readings.
         """
-        from scheduler.operations.market.refresh import OnDemandReader
+        from scheduler.operations.market import OnDemandReader
 
         return OnDemandReader()
 

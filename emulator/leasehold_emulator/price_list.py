@@ -15,7 +15,7 @@ from werkzeug.wrappers import Response
 
 from leasehold_emulator.calls import Call
 from leasehold_emulator.spot_prices import A_GB_MONTH, AN_ADDRESS, find_on_demand_price
-from scheduler.model.json_text import parse_json
+from scheduler.model.input_texts import parse_json
 
 SERVICE: Final = "pricing"
 ACTION: Final = "GetProducts"

@@ -21,8 +21,7 @@ from leasehold_emulator.control import Control
 from leasehold_emulator.images import find_root_device
 from leasehold_emulator.instances import EmulatedInstance, each_instance
 from leasehold_emulator.settings import EmulatorSettings, Share
-from scheduler.model.json_text import parse_json
-from scheduler.model.toml_text import parse_toml
+from scheduler.model.input_texts import parse_json, parse_toml
 from scheduler.model.validation import (
     Amount,
     Count,

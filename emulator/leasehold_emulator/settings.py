@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from leasehold_emulator.error_codes import ABOUT_PLACES, find_message, find_status
-from scheduler.model.json_text import parse_json
-from scheduler.model.toml_text import parse_toml
+from scheduler.model.input_texts import parse_json, parse_toml
 from scheduler.model.validation import (
     Amount,
     Before,

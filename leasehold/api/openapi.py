@@ -22,7 +22,7 @@ from scheduler.model.command_schemas import SCHEMAS, ReservationDocument
 from scheduler.model.documents import Document
 from scheduler.model.transitions import PHASES, SLOT_STATES, Phase
 from scheduler.operations.costs import WAYS
-from scheduler.operations.market.offers import Offer
+from scheduler.operations.rules.offers import Offer
 from scheduler.protocol.http_routes import (
     LISTS,
     LONGEST_WAIT_SECONDS,

@@ -17,11 +17,11 @@ from leasehold.cli.market import prepare_market
 from leasehold.cli.output import print_result, shorten
 from leasehold.errors import LeaseholdError
 from leasehold.texts.values import show_levels
+from scheduler.model.input_texts import parse_toml
 from scheduler.model.rules import list_image_sources, merge_rules, read_rules
-from scheduler.model.toml_text import parse_toml
-from scheduler.operations.apply import RulesChangedError, apply_rules
-from scheduler.operations.images import Found, find_images
-from scheduler.operations.preview import Preview, preview_rules
+from scheduler.operations.rules.apply import RulesChangedError, apply_rules
+from scheduler.operations.rules.images import Found, find_images
+from scheduler.operations.rules.preview import Preview, preview_rules
 from scheduler.store.opening import open_store
 from workers.configuration import load_settings, read_configuration
 from workers.ec2.patterns import find_refused

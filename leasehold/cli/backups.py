@@ -181,8 +181,7 @@ class _Restore:
         no holder gets a notice.
         """
         from scheduler.ports import Remembered, ViewUnavailableError
-        from scheduler.view.memory import MemoryNotifier, MemoryViewCache
-        from scheduler.view.memory_meter import MemoryMeter
+        from scheduler.view.memory import MemoryMeter, MemoryNotifier, MemoryViewCache
 
         try:
             return self._pause_processes(ports)

@@ -40,9 +40,8 @@ from leasehold.texts.values import show_seconds, show_time
 
 if TYPE_CHECKING:
     from scheduler.model.slots import CostKind
-    from scheduler.operations.costs import CostSum
-    from scheduler.operations.market.offers import Offer
-    from scheduler.operations.spending import BudgetStatus
+    from scheduler.operations.costs import BudgetStatus, CostSum
+    from scheduler.operations.rules.offers import Offer
     from scheduler.ports import Store
 
 _WAYS: Final = ("pool", "account", "offering", "kind")
@@ -97,7 +96,7 @@ def costs(
     chosen, way = choose_format(output, as_json=as_json), choose("--by", by, _WAYS)
     with open_store() as store:
         if budgets:
-            from scheduler.operations.spending import add_spending, describe_budgets
+            from scheduler.operations.costs import add_spending, describe_budgets
 
             rules = add_spending(store, store.load_rules().rules, store.now(), is_report=True)
             found = describe_budgets(rules, store.find_slots())
@@ -202,7 +201,7 @@ def import_(
     The file is AWS's price list of EC2 in JSON or CSV, or a list with the columns type, zone or region, market and
     price (dollars per hour). If a row has a fault, nothing is added.
     """
-    from scheduler.operations.market.refresh import save_market
+    from scheduler.operations.market import save_market
     from workers.price_files import read_prices
 
     settings = load_settings()
@@ -272,7 +271,7 @@ def offers(
             raise typer.BadParameter(f"expected a number >= 0, got {amount!r}", param_hint=option)
     settings = load_settings().market
     with open_store() as store:
-        from scheduler.operations.market.offers import Ages, list_offers
+        from scheduler.operations.rules.offers import Ages, list_offers
 
         stored = store.load_rules()
         if not stored.version:

@@ -21,7 +21,7 @@ from scheduler.protocol.visible import make_visible
 if TYPE_CHECKING:
     from leasehold.doctor.findings import Finding
     from leasehold.doctor.trial_launch import Phase, PhaseName, Trial, TrialLaunch
-    from scheduler.operations.market.offers import Offer
+    from scheduler.operations.rules.offers import Offer
 
 _COLOURS: Final = {
     "ok": typer.colors.GREEN,
@@ -168,8 +168,8 @@ def _prepare(pool: str, *, as_json: bool) -> "list[tuple[TrialLaunch, Offer]]":
     """
     settings = load_settings()
     from leasehold.doctor.trial_launch import TrialLaunch, list_offers_to_try, make_order
-    from scheduler.operations.market.offers import Ages
-    from scheduler.operations.market.resolve import load_resolved
+    from scheduler.operations.market import load_resolved
+    from scheduler.operations.rules.offers import Ages
     from scheduler.ports import CloudError
     from workers.ec2.fleet import make_fleet
     from workers.probes import Probes

@@ -6,8 +6,13 @@ from typing import Final
 from leasehold.cli.failures import CommandError, one_line, print_error
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Fault, InvalidInputError
-from scheduler.operations.market.refresh import Refreshed, refresh_market, refresh_on_demand
-from scheduler.operations.market.resolve import find_market_faults, has_requirements
+from scheduler.operations.market import (
+    Refreshed,
+    find_market_faults,
+    has_requirements,
+    refresh_market,
+    refresh_on_demand,
+)
 from scheduler.ports import CloudError, Store, StoreUnavailableError
 from scheduler.store.opening import open_store
 from workers.configuration import Configuration

@@ -192,7 +192,7 @@ def reserve(
 
 
 def _read_file(path: Path) -> Any:
-    from scheduler.model.json_text import parse_json
+    from scheduler.model.input_texts import parse_json
     from scheduler.protocol.input_files import read_input_text
 
     try:

@@ -97,7 +97,7 @@ def history(
     A version has its time, its source and its first changes.
     """
     with open_store() as store:
-        from scheduler.operations.rules_history import describe_history
+        from scheduler.operations.rules.history import describe_history
 
         lines = describe_history(store, limit)
     if not lines:

@@ -285,7 +285,7 @@ def snapshot(
     from scheduler.simulation.snapshot import make_snapshot
 
     with open_store() as store:
-        from scheduler.operations.market.resolve import load_resolved, resolve_document, uses_market
+        from scheduler.operations.market import load_resolved, resolve_document, uses_market
         from workers.configuration import read_cloud
 
         stored, rows, now = store.load_rules(), list(store.read_rows()), store.now()

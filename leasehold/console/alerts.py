@@ -21,7 +21,7 @@ from leasehold.web.backend import Backend
 from leasehold.web.feed import FeedStatus
 from scheduler.model.launch_backoff import Kind
 from scheduler.model.view import View
-from scheduler.operations.spending import BudgetStatus
+from scheduler.operations.costs import BudgetStatus
 from scheduler.protocol.names import RedisNames
 from scheduler.protocol.report import read_head
 from scheduler.view.connection import make_redis

@@ -12,14 +12,14 @@ import msgspec
 
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.remedies import Tried, find_remedy, judge_call, show_error
-from scheduler.model.images import is_source
+from scheduler.model.machines import is_source
 from scheduler.model.pools import Pool
 from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
 from scheduler.model.slots import TRIAL, Slot
 from scheduler.model.transitions import SlotState
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.market.resolve import load_resolved, uses_market
+from scheduler.operations.market import load_resolved, uses_market
 from scheduler.policy.scaling.offerings import Choice, list_choices
 from scheduler.ports import CloudError, LaunchOrder, Place, StoreUnavailableError
 from scheduler.store.opening import open_store

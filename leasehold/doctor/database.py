@@ -16,7 +16,7 @@ from leasehold.doctor.rules import (
     judge_schema,
 )
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.commands.hosts import REGISTER_REFUSED
+from scheduler.operations.commands.slot_commands import REGISTER_REFUSED
 from scheduler.ports import (
     EventFilter,
     NotPermittedError,

@@ -11,7 +11,7 @@ from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipp
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.slots import Slot
-from scheduler.operations.commands.hosts import TWO_LIVE
+from scheduler.operations.commands.slot_commands import TWO_LIVE
 from scheduler.ports import ClusterRow, DatabaseWentBackError, Remembered
 from scheduler.protocol.clock import ProcessOffset
 

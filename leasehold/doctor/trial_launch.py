@@ -19,7 +19,7 @@ from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
 from scheduler.model.slots import TRIAL, Machine, Slot
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, find_delay, may_have_launched, search_made
-from scheduler.operations.market.offers import Ages, Offer, list_offers
+from scheduler.operations.rules.offers import Ages, Offer, list_offers
 from scheduler.ports import UNCLEAR, UNHEARD, CloudError, ClusterRow, Fleet, LaunchOrder, Probe, Store
 from scheduler.protocol.marks import Mark
 

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 
 from leasehold.texts.values import show_seconds
+from scheduler.model.input_texts import parse_toml
 from scheduler.model.rules import SchedulerKeys, merge_rules, read_rules
-from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import InvalidInputError, fault, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from scheduler.simulation.fleet import Fleet, make_fleet

@@ -40,7 +40,7 @@ from leasehold.stack.readiness import Check, find_server, serves
 from leasehold.stack.supervisor import Supervisor
 from leasehold.web.token_file import write_token
 from scheduler.model.rules import list_image_sources, read_rules
-from scheduler.operations.market.resolve import has_requirements
+from scheduler.operations.market import has_requirements
 from scheduler.protocol.loopback import open_local
 from scheduler.protocol.names import QUEUE_NAMES
 from workers.logs import mask_text

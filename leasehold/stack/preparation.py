@@ -23,12 +23,11 @@ from leasehold.errors import LeaseholdError
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.slot_commands import lose
-from scheduler.operations.images import look_up
-from scheduler.operations.market.refresh import refresh_market
-from scheduler.operations.market.resolve import has_requirements
+from scheduler.operations.market import has_requirements, refresh_market
 from scheduler.operations.ports import Ports, announce
+from scheduler.operations.rules.apply import apply_rules
+from scheduler.operations.rules.images import look_up
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, OutboxMessage, StoreUnavailableError, ViewUnavailableError
 from scheduler.protocol.names import QUEUE_NAMES

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from scheduler.model.rights import ROLES_BY_VERB
+from scheduler.model.principals import ROLES_BY_VERB
 from scheduler.ports import Store, StoreUnavailableError
 from scheduler.protocol.verbs import QUESTIONS, Role
 from workers.access import LOOK_SECONDS, KnownPrincipals, read_principals

@@ -7,9 +7,8 @@ import msgspec
 from scheduler.model.budgets import Budget, Spent, find_allowed
 from scheduler.model.costs import Cost, begin_of_hour
 from scheduler.model.slots import Slot
-from scheduler.operations.costs import By, CostSum, add_up, sum_by
-from scheduler.operations.market.offers import Ages, Offer, list_offers
-from scheduler.operations.spending import BudgetStatus, add_spending, describe_budgets
+from scheduler.operations.costs import BudgetStatus, By, CostSum, add_spending, add_up, describe_budgets, sum_by
+from scheduler.operations.rules.offers import Ages, Offer, list_offers
 from scheduler.ports import Store
 from workers.settings import MarketSettings
 

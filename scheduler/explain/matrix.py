@@ -7,7 +7,7 @@ are tested by the functions of the planner, on the state after the plan, with it
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final
@@ -15,29 +15,120 @@ from typing import Final
 import msgspec
 
 from scheduler.explain.conditions import describe_account, describe_pool, forecast
-from scheduler.explain.needs import list_needs
-from scheduler.explain.replay import replay
-from scheduler.explain.search import describe_amounts, describe_labels
-from scheduler.model.decisions import Plan
+from scheduler.explain.search import describe_amounts, describe_labels, list_components, required_labels
+from scheduler.model.decisions import Assign, Grant, Launch, Placement, Plan
 from scheduler.model.launch_backoff import Kind
 from scheduler.model.reservations import Component, Reservation, is_on_hold
-from scheduler.model.resources import SLACK, Labels, Resources
+from scheduler.model.resources import SLACK, Labels, Resources, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
-from scheduler.model.waiting_codes import ENTRIES, WAITING_CODES, NoCode, WaitingCode
-from scheduler.policy.capacity.fits import find_obstacle
+from scheduler.model.waiting_codes import ENTRIES, UNSERVABLE, WAITING_CODES, NoCode, WaitingCode
+from scheduler.policy.capacity.fits import find_obstacle, given_to
 from scheduler.policy.capacity.gang import has_room, has_room_for_some
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import NEXT_TURN
+from scheduler.policy.lifecycle.heal import heal
+from scheduler.policy.lifecycle.timers import expire
 from scheduler.policy.placement.place import GUARDED
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.queueing.feasibility import list_kinds
 from scheduler.policy.queueing.starvation_guard import has_waited_too_long
-from scheduler.policy.quota.step import lacks_quota
+from scheduler.policy.quota.step import charge, lacks_quota
 from scheduler.policy.scaling.launch import TrialLaunch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import list_choices
+
+# The state of a scheduling cycle after a plan: its slots with the leases and launches of the plan. Conditions can be
+# tested on the capacity that is left.
+
+
+def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleState, LaunchLimits]:
+    """Return two things: (1) the state of a cycle after its repairs and charges, with the leases that the plan
+    `planned` assigns and grants; (2) the limits on launches in this cycle, with the launches that the plan makes for
+    reservations.
+    """
+    cache = PlanCache()
+    cache.follow(view)
+    cycle = CycleState(view, rules, now, cache)
+    expire(cycle)
+    failed_boots = heal(cycle)
+    charge(cycle)
+    for decision in planned.decisions:
+        if isinstance(decision, Assign):
+            for each in decision.leases:
+                _take(cycle, each)
+        elif isinstance(decision, Grant):
+            _take(cycle, Placement(decision.component, decision.slot, decision.epoch, decision.resources))
+    cycle.open_indexes()
+    limits = LaunchLimits(cycle, failed_boots)
+    for decision in planned.decisions:
+        if isinstance(decision, Launch) and decision.reason == "demand":
+            [choice] = [each for each in list_choices(rules.pools[decision.pool]) if each.key == decision.offering]
+            limits.launch(decision.pool, choice, "demand", decision.account)
+    return cycle, limits
+
+
+def _take(cycle: CycleState, placement: Placement) -> None:
+    slot_info = cycle.slot_infos.get(placement.slot)
+    if slot_info is not None:
+        slot_info.given += 1
+        slot_info.free = None if slot_info.free is None else subtract(slot_info.free, placement.resources)
+
+
+# What would have to be true for a waiting reservation to get a lease, where no change of rows or rules makes it so. The
+# sentences name machines that do not exist, or events outside: they are no changes, and nothing carries them out.
+
+
+def list_needs(rules: Rules, row: Reservation, code: WaitingCode, unfit: Collection[Component]) -> Iterator[str]:
+    """Yield what would have to be true for a lease of a reservation that waits with this waiting code: a text for each
+    component without a machine, or one text about the code. `unfit`: the components that no slot or offering could
+    hold, even empty.
+    """
+    if (needs := ENTRIES[code].needs) is not None:
+        yield needs
+        return
+    pools = rules.serving_pools(row.request.pool, row.request.system)
+    for component in list_components(row):
+        shared = row.request.labels.keys() & component.labels.keys()
+        clash = next((name for name in sorted(shared) if row.request.labels[name] != component.labels[name]), None)
+        if clash is not None:
+            texts = [describe_labels({clash: each[clash]}) for each in (row.request.labels, component.labels)]
+            yield f"{component.name} requires only one of the labels {' and '.join(texts)}"
+        elif code in UNSERVABLE and (component in unfit or code == "no_pool"):
+            yield _describe_machines(rules, row, component, pools)
+        elif code not in UNSERVABLE:
+            yield _describe_room(rules, row, component, pools)
+
+
+def _describe_machines(rules: Rules, row: Reservation, component: Component, pools: Sequence[str]) -> str:
+    held = _describe_held(rules, row, component, pools)
+    if not pools and row.request.pool is not None:
+        return f"a pool with the name {row.request.pool}" + (f", whose machines have {held}" if held else "")
+    if pools and not any(rules.pools[name].is_elastic for name in pools):
+        return f"a host with {held or 'room'} in pool {' or '.join(pools)}"
+    serves = f"the pool {row.request.pool}" if row.request.pool is not None else f"a pool for {row.request.system}"
+    return f"{serves} whose machines have {held}" if held else serves
+
+
+def _describe_room(rules: Rules, row: Reservation, component: Component, pools: Sequence[str]) -> str:
+    held = _describe_held(rules, row, component, pools, least="")
+    size = f" with {held}" if held else ""
+    count = "a free place" if component.count == 1 else f"{component.count} free places"
+    ways = "leases there end, or more machines come"
+    return f"{count}{size} for {component.name} in pool {' or '.join(pools)}: {ways}"
+
+
+def _describe_held(
+    rules: Rules, row: Reservation, component: Component, pools: Sequence[str], least: str = "at least "
+) -> str:
+    """Return what a machine must have for one instance of the component: "at least 4 cpus and the label disk=ssd"."""
+    wanted = given_to(component, rules.pools[pools[0]]) if pools else component.resources
+    amounts, labels = describe_amounts(wanted), required_labels(row, component)
+    named = f"the label{'s' if len(labels) > 1 else ''} {describe_labels(labels)}" if labels else ""
+    return " and ".join(filter(None, [f"{least}{amounts}" if amounts else "", named]))
+
 
 MOST_NAMED: Final = 5
 """The greatest number of slots, pools or texts that the evidence of one condition names."""

@@ -264,7 +264,7 @@ class Search:
     @cached_property
     def _surplus(self) -> list[Slot]:
         """The empty slots that have no number within the limits of their EC2 pool: any change of the rules drops them
-        (operations/apply.py, `fit_slots`).
+        (operations/rules/apply.py, `fit_slots`).
         """
         pools = {name: pool for name, pool in self.applied.rules.pools.items() if pool.is_elastic}
         listed = {each for name, pool in pools.items() for each in slot_ids(name, pool)}

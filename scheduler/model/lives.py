@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 from zlib import crc32
 
-from scheduler.model.images import is_source
-from scheduler.model.machines import Ec2Rules
+from scheduler.model.machines import Ec2Rules, is_source
 from scheduler.model.slots import Slot
 from scheduler.model.validation import Amount, Before, Document, Seconds, expected, is_number
 

@@ -1,10 +1,21 @@
-"""Principals: the senders of messages. Each has a name, a role that permits certain commands, and keys to sign with."""
+"""Principals, the senders of messages, and their rights.
 
+A principal has a name, a role that permits certain verbs, and keys to sign with. Each `find_…_fault` function returns a
+fault, or None if the request is allowed. `principal` None stands for a request that was not signed. Such a request is
+allowed everything in clusters that accept unsigned requests. A producer gets the same fault for an unknown reservation
+as for one of another principal, so that it cannot find out which ids are in use.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
 from typing import Final, get_args
 
 import msgspec
 
-from scheduler.protocol.verbs import Role
+from scheduler.model.reservations import Reservation
+from scheduler.model.validation import Fault, show
+from scheduler.protocol.verbs import VERBS, Role
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 """All roles of principals. The cluster's own processes have the role `worker`. Users create principals of the other
@@ -25,3 +36,76 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     role: Role
     accounts: tuple[str, ...] = ()
+
+
+_OPERATOR: Final = frozenset[Role]({"operator"})
+
+ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {name: each.roles for name, each in VERBS.items()}
+"""Verb of the queue `reservations` -> the roles that may use it."""
+
+
+def find_role_fault(principal: Principal | None, verb: str) -> Fault | None:
+    """Return a fault if the role of this principal may not use the verb. Return None if it may."""
+    return _compare_role(principal, ROLES_BY_VERB.get(verb, _OPERATOR))
+
+
+def _compare_role(principal: Principal | None, roles: frozenset[Role]) -> Fault | None:
+    if principal is None or principal.role in roles:
+        return None
+    wanted = f"a principal with the role {' or '.join(sorted(roles))}"
+    wanted += " (`leasehold principals add` adds one)"
+    return Fault("principal", wanted, f"{principal.name} ({principal.role})", "forbidden")
+
+
+def find_account_fault(principal: Principal | None, account: str | None) -> Fault | None:
+    """Return a fault if this principal may not submit reservations for this quota account. Return None if it may, and
+    always for a reservation without an account (None).
+    """
+    if principal is None or principal.role == "operator" or account is None or account in principal.accounts:
+        return None
+    wanted = f"one of the accounts of {principal.name}: {', '.join(principal.accounts) or 'it has none'}"
+    return Fault("account", wanted, show(account), "forbidden")
+
+
+def owns(principal: Principal | None, reservation: Reservation) -> bool:
+    """Return whether this principal may act on the reservation: the principal is None or an operator, or it submitted
+    the reservation, or the submission was not signed.
+    """
+    return principal is None or principal.role == "operator" or reservation.principal in {None, principal.name}
+
+
+def find_owner_fault(principal: Principal | None, name: str, current: Reservation | None) -> Fault | None:
+    """Return a fault if this principal may not act on the reservation `name`. Return None if it may. `current`: the row
+    of the reservation, or None if there is none.
+    """
+    if principal is None or principal.role == "operator" or (current is not None and owns(principal, current)):
+        return None
+    return Fault("reservation", f"a reservation that {principal.name} may act on", show(name), "unknown")
+
+
+def find_place_fault(principal: Principal | None, current: Reservation, slot: str | None) -> Fault | None:
+    """Return a fault if this principal may not confirm that the reservation runs on the slot. Return None if it may.
+
+    A confirmation on a slot where the reservation has no lease ends leases of other reservations. Only an operator may
+    send such a confirmation.
+    """
+    held = {lease.slot for lease in current.leases if lease.state != "claimed"}
+    if principal is None or principal.role == "operator" or slot is None or slot in held:
+        return None
+    return Fault("slot", f"a slot that {current.id} is leased on", show(slot), "conflict")
+
+
+def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
+    """Return a fault if this principal may not act for the host of the slot. Return None if it may. A host may act for
+    the slot that has the name of its principal.
+    """
+    if principal is None or principal.role != "host" or slot == principal.name:
+        return None
+    return Fault("slot", f"{principal.name}, the slot of this principal", show(slot), "forbidden")
+
+
+def is_key_of(key_hash: str, key: str | None) -> bool:
+    """Return whether `key` is the secret key of a reservation: the SHA-256 of `key` in hexadecimal is `key_hash`, which
+    the producer submitted. Return False for None.
+    """
+    return key is not None and hmac.compare_digest(hashlib.sha256(key.encode()).hexdigest(), key_hash)

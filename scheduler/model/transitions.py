@@ -5,6 +5,7 @@ a plan), `holder` (a producer or the holder of a lease), `operator` (a person) a
 docs/reference/states.md is generated from these tables.
 """
 
+from collections.abc import Iterator
 from typing import Final, Literal
 
 SlotState = Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error", "stopped"]
@@ -177,3 +178,36 @@ def check_move(edges: Edges, kind: str, name: str, move: tuple[str, str], cause:
     """
     if cause not in edges.get(move, ()):
         raise IllegalMoveError(kind, name, *move, cause)
+
+
+_INTRODUCTION = """\
+# States and legal moves
+
+This page is generated from the tables in `scheduler/model/transitions.py` (`python -m scheduler.model.transitions`); a
+test compares both. `python -m examples.draw_architecture` draws the pictures. States change by these tables alone: one
+function makes a move, checks it and appends an event with its cause.
+
+Causes: `tick` is a decision of a plan, `holder` a producer or the holder of a lease, `operator` a person, `cloud` a
+report of EC2 or a host.
+"""
+
+
+def write_page() -> str:
+    """Return the text of docs/reference/states.md: the states and legal moves of slots, reservations and leases."""
+    # `python -m scheduler.model.transitions > docs/reference/states.md` writes the page.
+    tables = (("Slots", SLOT_MOVES), ("Reservations", RESERVATION_MOVES), ("Leases", LEASE_MOVES))
+    parts = [_INTRODUCTION, *("\n".join(_write_table(name, edges)) for name, edges in tables)]
+    return "\n".join(parts)
+
+
+def _write_table(name: str, edges: Edges) -> Iterator[str]:
+    yield f"## {name}\n"
+    yield f"![The moves of {name.lower()}](../pictures/{name.lower()}.svg)\n"
+    yield "| from | to | cause | when |\n|---|---|---|---|"
+    for (source, target), causes in edges.items():
+        yield from (f"| `{source}` | `{target}` | {cause} | {reason} |" for cause, reason in causes.items())
+    yield ""
+
+
+if __name__ == "__main__":
+    print(write_page(), end="")  # noqa: T201 (a page for a file)

@@ -6,17 +6,189 @@ whole view.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 import msgspec
 
 from scheduler.model.accounts import Account, find_account
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.ordered_rows import ExpiryQueue, OrderedSlots
 from scheduler.model.pending_queue import PendingQueue
-from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
-from scheduler.model.slots import Slot, without_user_data
+from scheduler.model.slots import Slot, slot_order, without_user_data
 from scheduler.model.transitions import ENDED, PHASES, Phase
+
+# Two collections of a view's rows, slots and expiring reservations, which keep their order while rows are added and
+# removed, so that no tick sorts them.
+
+
+MOST_STALE: Final = 1000
+"""If an `ExpiryQueue` has more stale entries than this number, and more stale entries than valid ones, all stale
+entries are dropped.
+"""
+
+
+class OrderedSlots:
+    """The slots of one pool by id, sorted by number (`linux-2` before `linux-10`).
+
+    The order is kept up to date when a row changes, so that no tick sorts all slots. A new slot usually has the highest
+    number and is appended without sorting.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[str, Slot] = {}
+        self._last: tuple[str, int, str] | None = None
+        """The highest sort key of any slot that was added. Its slot may have been removed since."""
+        self._is_sorted = True
+
+    def __bool__(self) -> bool:
+        return bool(self._slots)
+
+    def put(self, slot: Slot) -> None:
+        """Add a slot, or replace the row of a slot with the same id."""
+        if slot.id not in self._slots:
+            order = slot_order(slot.id)
+            if self._last is None or self._last < order:
+                self._last = order
+            else:
+                self._is_sorted = False
+        self._slots[slot.id] = slot
+
+    def remove(self, slot: Slot) -> None:
+        """Remove a slot. Raises KeyError if the pool does not have it."""
+        del self._slots[slot.id]
+
+    def list(self) -> list[Slot]:
+        """Return all slots of the pool, sorted by number."""
+        if not self._is_sorted:
+            self._slots = dict(sorted(self._slots.items(), key=lambda each: slot_order(each[0])))
+            self._is_sorted = True
+        return list(self._slots.values())
+
+
+class ExpiryQueue:
+    """The reservations with an `expires_at`, in a heap, so that no tick examines those whose time has not come.
+
+    A renewed reservation leaves a stale entry behind, which is dropped when it reaches the top of the heap.
+    """
+
+    def __init__(self, most_stale: int = MOST_STALE) -> None:
+        self._most_stale = most_stale
+        self._rows: dict[str, Reservation] = {}
+        self._heap: list[tuple[float, str]] = []
+
+    def add(self, reservation: Reservation) -> None:
+        """Add a reservation, if it expires."""
+        if reservation.expires_at is not None:
+            self._rows[reservation.id] = reservation
+            heappush(self._heap, (reservation.expires_at, reservation.id))
+
+    def remove(self, reservation: Reservation) -> None:
+        """Remove a reservation: it has left the view or has a new row."""
+        self._rows.pop(reservation.id, None)
+        if len(self._heap) > 2 * len(self._rows) + self._most_stale:
+            self._heap = [(row.expires_at, name) for name, row in self._rows.items() if row.expires_at is not None]
+            heapify(self._heap)
+
+    def find_due(self, now: float) -> tuple[list[Reservation], float | None]:
+        """Return two things: (1) the reservations with `expires_at` <= `now`; (2) the first `expires_at` after `now`
+        (None: there is none).
+
+        The reservations found stay in the queue.
+        """
+        due: dict[str, Reservation] = {}
+        while self._heap and (self._heap[0][0] <= now or self._is_stale(self._heap[0])):
+            entry = heappop(self._heap)
+            if not self._is_stale(entry):
+                due[entry[1]] = self._rows[entry[1]]
+        following = self._heap[0][0] if self._heap else None
+        for row in due.values():
+            self.add(row)
+        return list(due.values()), following
+
+    def _is_stale(self, entry: tuple[float, str]) -> bool:
+        row = self._rows.get(entry[1])
+        return row is None or row.expires_at != entry[0]
+
+
+# Remembers which rows written lately a view has applied. Rows with the same time of writing (`marked_at`) are one
+# group.
+#
+# The scheduler uses the groups to find changes that never reached the view. It asks the database for the rows written
+# lately, grouped by `marked_at` too. One comparison shows whether the view has applied all rows of a group. Only the
+# rows of the remaining groups are read one by one.
+
+
+KEPT_SECONDS: Final = 60.0
+"""Rows that were written up to this number of seconds before the newest write are kept; rows of twice this age are not.
+While ticks are on time, a search for lost changes does not go back further. If it does, the rows of earlier writes are
+read one by one.
+"""
+
+Key = int | str
+"""The key of a row among the rows of its kind: the `sequence` of a reservation, the id of any other row."""
+
+
+class RecentWrites:
+    """The rows that a view has applied lately: kind of row -> time of writing -> key -> version. Ended reservations,
+    which the view drops, are included.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[float, dict[Key, int]]] = {}
+        self._oldest = self._newest = float("-inf")
+
+    def note(self, kind: str, key: Key, version: int, mark: float) -> None:
+        """Record that the view has applied this version of a row of this kind. `mark`: the row's time of writing,
+        `marked_at`.
+        """
+        try:
+            self._groups[kind][mark][key] = version
+        except KeyError:
+            if mark >= self._oldest:
+                self._groups.setdefault(kind, {})[mark] = {key: version}
+                self._forget_old(mark)
+
+    def note_all(self, kind: str, keys: Sequence[Key], versions: Sequence[int], marks: Sequence[float]) -> None:
+        """Record many applied rows of one kind, as `note` records one. The sequences are parallel: the key, the version
+        and the time mark of each row.
+        """
+        self._forget_old(max(marks))
+        groups, oldest = self._groups.setdefault(kind, {}), self._oldest
+        for mark, key, version in zip(marks, keys, versions, strict=True):
+            if mark >= oldest:
+                group = groups.get(mark)
+                if group is None:
+                    groups[mark] = {key: version}
+                else:
+                    group[key] = version
+
+    def forget(self, kind: str, key: Key, mark: float) -> None:
+        """Forget a row that was deleted from the view. `mark`: the row's time of writing, `marked_at`."""
+        self._groups.get(kind, {}).get(mark, {}).pop(key, None)
+
+    def has_all(self, kind: str, mark: float, keys: Iterable[Key], versions: int) -> bool:
+        """Return whether the view has applied the rows with these keys, written at `mark`, whose versions have the sum
+        `versions`.
+
+        Because no version in the view is newer than the version in the database, equal sums mean that all versions are
+        equal.
+        """
+        group = self._groups.get(kind, {}).get(mark)
+        if group is None:
+            return False
+        try:
+            return sum(map(group.__getitem__, keys)) == versions
+        except KeyError:
+            return False
+
+    def _forget_old(self, mark: float) -> None:
+        self._newest = max(self._newest, mark)
+        if self._newest - self._oldest > 2 * KEPT_SECONDS:
+            self._oldest = self._newest - KEPT_SECONDS
+            for kind, groups in self._groups.items():
+                self._groups[kind] = {at: group for at, group in groups.items() if at >= self._oldest}
+
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 UNUSED_SHAPES = 10_000

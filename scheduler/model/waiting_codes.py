@@ -44,7 +44,7 @@ class Entry(NamedTuple):
     condition without a function in `explain/matrix.py`, the matrix shows what the plan reports.
     """
     needs: str | None = None
-    """What would have to be true for a lease; None: it depends on the sizes of machines (`explain/needs.py`)."""
+    """What would have to be true for a lease; None: it depends on the sizes of machines (`explain/matrix.py`)."""
     prevents_launch: bool = False
     """Whether the code names a reason for which a launch is not made."""
     backoffs: tuple[Kind, ...] | None = None

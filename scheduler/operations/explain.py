@@ -10,20 +10,19 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.explain.changes.kinds import KINDS_OF_CHANGE
+from scheduler.explain.changes import KINDS_OF_CHANGE
 from scheduler.explain.conditions import describe_account, describe_pool, describe_schedules, describe_slot, forecast
 from scheduler.explain.matrix import Queued, examine
 from scheduler.explain.search import Applied, Search, describe_change, is_served, suggest_change
 from scheduler.model.faults import fault, one_of
 from scheduler.model.machines import Offering
 from scheduler.model.reservations import Reservation
-from scheduler.model.rules import Rules
-from scheduler.model.rules_in_force import find_rules_in_force
+from scheduler.model.rules import Rules, find_rules_in_force
 from scheduler.model.view import View
-from scheduler.operations.market.resolve import list_unlisted, resolve_rules
+from scheduler.operations.costs import add_spending
+from scheduler.operations.market import list_unlisted, resolve_rules
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
-from scheduler.operations.spending import add_spending
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 

@@ -14,16 +14,14 @@ from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import EXTRAS, StoredMarket
 from scheduler.model.reservations import Reservation
-from scheduler.model.rules import Rules
-from scheduler.model.rules_in_force import InForce, RulesInForce
+from scheduler.model.rules import InForce, Rules, RulesInForce
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import Change
 from scheduler.operations.admission import Admission, KnownSlots
-from scheduler.operations.change_set import ChangeSet
+from scheduler.operations.change_set import ChangeSet, describe_notice
 from scheduler.operations.heartbeats import HostKeys
-from scheduler.operations.market.resolve import resolve_rules, uses_market
-from scheduler.operations.notices import describe_notice
+from scheduler.operations.market import resolve_rules, uses_market
 from scheduler.operations.writers.reservations import CORES
 from scheduler.operations.writers.slots import ASKED_AGAIN, BOOTING
 from scheduler.ports import (

@@ -15,12 +15,11 @@ from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import expiry_of_pending
 from scheduler.model.slots import Machine
 from scheduler.model.transitions import ENDED, PHASES
+from scheduler.operations.change_set import describe_notice
 from scheduler.operations.ending_leases import end_reservation, return_to_queue
-from scheduler.operations.jump import RESTORED, jump, list_terms, list_tokens
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
-from scheduler.operations.membership import split_foreign
-from scheduler.operations.notices import describe_notice
+from scheduler.operations.membership import RESTORED, jump, list_terms, list_tokens, split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, ForeignMachineError, Remembered

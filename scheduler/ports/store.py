@@ -9,10 +9,9 @@ from typing import Any, Protocol
 from scheduler.model.accounts import Account, BalanceSample, Levels
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
-from scheduler.model.view import Gone, Row
+from scheduler.model.view import Gone, RecentWrites, Row
 from scheduler.ports.cluster import ClusterRow, LeaderTerm, StoreUnavailableError
 from scheduler.ports.ledger import CostLedger, CostWriter
 from scheduler.ports.market import MarketReads, MarketWrites, PriceHistory

@@ -17,12 +17,12 @@ from scheduler.model.resources import merge
 from scheduler.model.rules import expiry_of_lease, list_image_sources, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.submit import Submission, new_reservation, submit
-from scheduler.operations.market.refresh import save_market
+from scheduler.operations.market import save_market
 from scheduler.operations.ports import Ports, announce
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.quota.accounting import weigh
@@ -31,8 +31,7 @@ from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.market import SimulatedMarket
 from scheduler.simulation.scenario import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
 from scheduler.store.memory import MemoryStore
-from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryNotifier
-from scheduler.view.memory_meter import MemoryMeter
+from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryMeter, MemoryNotifier
 
 
 @dataclass

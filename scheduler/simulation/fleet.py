@@ -12,7 +12,7 @@ from scheduler.model.pools import MOST_SLOTS, Pool
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.validation import fault, suggest
-from scheduler.operations.market.resolve import resolve_rules
+from scheduler.operations.market import resolve_rules
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.market import SimulatedMarket
 from scheduler.simulation.scenario import SlotRecord

@@ -11,7 +11,7 @@ from typing_extensions import override
 from scheduler.model.market import InstanceType, Price
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market, Slot
-from scheduler.operations.market.refresh import refresh_market, save_market
+from scheduler.operations.market import refresh_market, save_market
 from scheduler.ports import Store
 from scheduler.ports.market import MarketSource
 from scheduler.simulation.cloud_documents import MarketDocument, TypeDocument

@@ -22,9 +22,9 @@ from scheduler.model.validation import Document
 from scheduler.model.view import View
 from scheduler.operations.change_set import STOP_DONE
 from scheduler.operations.commands import slot_commands
-from scheduler.operations.commands.hosts import register
 from scheduler.operations.commands.intake import carry_out, load_rows
 from scheduler.operations.commands.reports import REPORT_COMMANDS
+from scheduler.operations.commands.slot_commands import register
 from scheduler.operations.explain import explain_wait, find_applied
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.ports import announce

@@ -19,13 +19,12 @@ import msgspec
 from scheduler.model.accounts import NOTHING
 from scheduler.model.command_schemas import SCHEMAS, AbsentDocument, IdleDocument, RegisterDocument, ReservationDocument
 from scheduler.model.documents import make_reader
-from scheduler.model.json_text import parse_json
+from scheduler.model.input_texts import parse_json, parse_toml
 from scheduler.model.launch_backoff import Kind
 from scheduler.model.pools import find_pool_of_number
 from scheduler.model.reservations import list_instances
 from scheduler.model.rules import AccountKeys, Rules, merge_rules, read_rules
 from scheduler.model.slots import Market
-from scheduler.model.toml_text import parse_toml
 from scheduler.model.transitions import SlotState
 from scheduler.model.validation import (
     Amount,

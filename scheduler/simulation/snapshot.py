@@ -10,11 +10,31 @@ from scheduler.model.lives import find_drift
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import PublicRequest, Reservation, is_over
 from scheduler.model.rules import AccountKeys, Rules
-from scheduler.model.slot_records import describe_slot_record
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row, View
 from scheduler.policy.quota.accounting import charge, settle, sum_running
 from scheduler.simulation.scenario import RESERVATION_HISTORY, SLOT_HISTORY
+
+
+def describe_slot_record(slot: Slot, leases: Iterable[tuple[str, Lease]]) -> dict[str, Any]:
+    """Return a slot as a table in the format of a scenario, without times. `leases`: pairs (reservation id, lease);
+    leases of other epochs of the slot are omitted.
+    """
+    record = {
+        "id": slot.id,
+        "pool": slot.pool,
+        "state": slot.state,
+        "resources": slot.resources,
+        "labels": slot.labels,
+        "offering": slot.offering,
+        "machine": slot.machine,
+        "cordoned": slot.cordoned,
+        "leases": [
+            {"reservation": owner, "component": lease.component} for owner, lease in leases if lease.epoch == slot.epoch
+        ],
+    }
+    return {key: value for key, value in record.items() if value is not None}
+
 
 _DIGITS: Final = 6
 """Decimals of seconds in a snapshot. More decimals would be meaningless: a float of the present time in seconds since

@@ -16,11 +16,10 @@ from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import PriceChange, StoredMarket
-from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
-from scheduler.model.view import KINDS, Row
+from scheduler.model.view import KINDS, RecentWrites, Row
 from scheduler.ports import (
     AppliedRules,
     ClusterRow,

@@ -7,11 +7,10 @@ import msgspec
 from sqlalchemy import BigInteger, Boolean, Column, Float, Select, Table, and_, bindparam, cast, func, not_, or_, select
 from sqlalchemy import type_coerce as coerce
 
-from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.model.transitions import ENDED, PHASES
-from scheduler.model.view import Kind
+from scheduler.model.view import Kind, RecentWrites
 from scheduler.ports import (
     LeaderTerm,
     RowVersion,

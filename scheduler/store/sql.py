@@ -26,11 +26,10 @@ from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import PriceChange, StoredMarket
-from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
-from scheduler.model.view import Row
+from scheduler.model.view import RecentWrites, Row
 from scheduler.ports import (
     AppliedRules,
     ClusterRow,
@@ -60,14 +59,14 @@ from scheduler.store.seen import HighestSeen
 from scheduler.store.session import CHUNK_ROWS, Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
 from scheduler.store.shared_rules import RECENT_SECONDS, ReadsCosts
-from scheduler.store.sql_market import (
+from scheduler.store.sql_transaction import (
+    SqlTransaction,
     prune_price_changes,
     read_holds,
     read_market,
     read_price_changes,
     read_rules_versions,
 )
-from scheduler.store.sql_transaction import SqlTransaction
 from scheduler.store.statements import FIND_SESSION, Statements
 
 _RESERVATION = tables.reservations.c

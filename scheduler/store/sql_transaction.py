@@ -39,8 +39,7 @@ from scheduler.store.reading import (
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
-from scheduler.store.sql_ledger import SqlLedgerWrites
-from scheduler.store.sql_market import SqlMarketWrites
+from scheduler.store.sql_transaction import SqlLedgerWrites, SqlMarketWrites
 from scheduler.store.statements import LeaseStatements, RowStatements, Statements
 
 # The stored leases of the reservations in one transaction. Only changed leases are written.

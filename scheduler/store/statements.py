@@ -42,7 +42,7 @@ from scheduler.store.shapes import (
     Shape,
 )
 from scheduler.store.shared_rules import VERSIONS_A_RESTORE
-from scheduler.store.sql_ledger import LedgerStatements
+from scheduler.store.sql_transaction import LedgerStatements
 
 # SQL statements of transactions that are the same for every kind of database.
 

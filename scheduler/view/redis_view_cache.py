@@ -9,8 +9,8 @@ SQL. `publish.lua` lists the keys.
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import islice
-from typing import Any, Final, TypeVar, cast
+from itertools import count, islice
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 import redis
@@ -20,7 +20,7 @@ from scheduler.model.history import Sample, find_place
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
-from scheduler.model.waits import NO_WAITS, Waits
+from scheduler.model.waits import NO_WAITS, WaitBlock, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
 from scheduler.ports.view import ViewCache
 from scheduler.protocol.names import DEFAULT_PREFIX, RedisNames
@@ -29,7 +29,56 @@ from scheduler.protocol.report import read_report
 from scheduler.view.codec import RowReader, decode_deltas, has_user_data, pack_changes
 from scheduler.view.connection import Ahead, Bundle, Command, EarlyRead, load_script, name_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
-from scheduler.view.wait_blocks import WaitBlocks
+
+# Which blocks of waiting reservations the report of a tick adds and deletes in Redis. A block has the waiting codes of
+# some reservations that follow each other in the queue; scheduler/protocol/report.py defines its form.
+
+
+class BlockChange(NamedTuple):
+    """How a report changes the blocks in Redis. `fields`: the names of all blocks after the change, in queue order.
+    `added`: name -> contents of each block to write. `removed`: the names of the blocks to delete.
+    """
+
+    fields: list[str]
+    added: dict[str, bytes]
+    removed: list[str]
+    is_whole: bool
+    """Whether `added` has all blocks of waiting reservations, because this process does not know the blocks in Redis.
+    """
+
+
+class WaitBlocks:
+    """The blocks of waiting reservations that this process has written to Redis with its last report."""
+
+    def __init__(self) -> None:
+        self._fields: dict[WaitBlock, str] | None = None
+        """Block -> the name under which Redis has it (a field of a hash), in queue order. Blocks that are not
+        in Redis are not in the table. Blocks are compared by identity. None: it is not known which blocks Redis has.
+        """
+        self._numbers = count()
+        self._name = secrets.token_hex(4)
+
+    def forget(self) -> None:
+        """Forget which blocks Redis has: the next report contains all of them."""
+        self._fields = None
+
+    def follow(self, waits: Waits) -> BlockChange:
+        """Return the change to the stored blocks after which they contain exactly these waiting reservations."""
+        is_whole, before = self._fields is None, self._fields or {}
+        blocks = waits.cut(tuple(before))
+        added = {block: f"{self._name}-{next(self._numbers)}" for block in blocks if block not in before}
+        self._fields = {block: added.get(block) or before[block] for block in blocks}
+        removed = [] if is_whole else sorted(field for block, field in before.items() if block not in self._fields)
+        bodies = {field: _encode(block) for block, field in added.items()}
+        return BlockChange(list(self._fields.values()), bodies, removed, is_whole)
+
+
+def _encode(block: WaitBlock) -> bytes:
+    different = list(dict.fromkeys(block.reasons))
+    numbers = {reason: number for number, reason in enumerate(different)}
+    of_each = [numbers[reason] for reason in block.reasons] if len(different) > 1 else []
+    return msgspec.json.encode((block.names, different, of_each))
+
 
 CHANGES_A_CALL = 500
 """Maximum number of changed rows that are sent to one Lua script. Redis serves no other client during a script; with

@@ -5,7 +5,7 @@ import threading
 import pytest
 import redis
 
-from scheduler.model.rights import ROLES_BY_VERB
+from scheduler.model.principals import ROLES_BY_VERB
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.http_routes import LISTS, PROBLEM_TYPE, ROUTES
 from scheduler.protocol.signing import make_key

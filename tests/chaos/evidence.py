@@ -9,8 +9,7 @@ from typing import Any, Final, cast
 
 from scheduler.model.events import Event
 from scheduler.model.slots import Slot
-from scheduler.operations.jump import RESTORED
-from scheduler.operations.membership import CHECK_SECONDS
+from scheduler.operations.membership import CHECK_SECONDS, RESTORED
 from scheduler.ports import Store
 from tests.chaos.witness import ENDS, MACHINES, TICKS, read_events, recall_events
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from leasehold.cli.connecting import load_settings
 from leasehold.stack.preparation import QuietDispatcher
 from scheduler.model.market import StoredMarket
-from scheduler.operations.market.refresh import save_market
+from scheduler.operations.market import save_market
 from scheduler.store.opening import open_store
 from tasks.machines import read_market
 from tests.cli.conftest import Run

@@ -14,8 +14,8 @@ from scheduler.model.costs import HOUR, Cost, begin_of_hour
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
-from scheduler.operations.market.offers import Offer
-from scheduler.operations.market.refresh import save_market
+from scheduler.operations.market import save_market
+from scheduler.operations.rules.offers import Offer
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.signing import make_key
 from tests.builders import NOW, a_slot

@@ -9,9 +9,9 @@ import pytest
 from scheduler.model.command_schemas import RESERVED_QUEUES, SCHEMAS, HolderDocument
 from scheduler.model.events import Event
 from scheduler.model.transitions import ENDED
+from scheduler.operations.change_set import describe_notice
 from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED
 from scheduler.operations.commands.submit import describe_answer
-from scheduler.operations.notices import describe_notice
 from scheduler.ports import check_reply_address
 from scheduler.protocol.names import QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.protocol.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign

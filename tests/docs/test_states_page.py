@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.model.states_page import write_page
 from scheduler.model.transitions import (
     ENDED,
     PHASES,
@@ -13,6 +12,7 @@ from scheduler.model.transitions import (
     SLOT_STATES,
     IllegalMoveError,
     check_move,
+    write_page,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "states.md"

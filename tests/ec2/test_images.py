@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.images import find_images
+from scheduler.operations.rules.images import find_images
 from scheduler.ports import CloudError, LaunchOrder
 from tests.builders import some_rules
 from tests.ec2.conftest import REGION, Emulator

@@ -10,7 +10,7 @@ from leasehold_emulator.spot_prices import A_GB_MONTH, AN_ADDRESS
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.machines.check import recover, sweep
 from scheduler.operations.machines.reconcile import reconcile
-from scheduler.operations.market.refresh import refresh_on_demand
+from scheduler.operations.market import refresh_on_demand
 from scheduler.operations.tick.tick import tick
 from scheduler.ports import CloudError, LaunchOrder
 from scheduler.store.memory import MemoryStore

@@ -88,7 +88,7 @@ MODULES: Final = (
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (
-    *("scheduler.ports", "scheduler.operations.retry", "scheduler.simulation.scenario", "scheduler.view.memory"),
+    *("scheduler.ports", "scheduler.operations.unit_of_work", "scheduler.simulation.scenario", "scheduler.view.memory"),
     *("scheduler.simulation.cloud", "scheduler.store.shared_rules", "scheduler.store.memory_transaction"),
 )
 """What the tests need and what imports no rule, beside the model: the forks find it imported."""

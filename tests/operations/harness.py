@@ -12,7 +12,6 @@ from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot, list_batches
 from scheduler.model.view import Row
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.intake import accept
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
@@ -20,6 +19,7 @@ from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.commit import PlannedRules
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.tick.tick import Ticked, tick
@@ -39,10 +39,10 @@ from scheduler.view.memory import (
     LockHolder,
     MemoryHeartbeats,
     MemoryLeaderLock,
+    MemoryMeter,
     MemoryNotifier,
     MemoryViewCache,
 )
-from scheduler.view.memory_meter import MemoryMeter
 
 NOW = 1_000_000.0
 CONFIG: dict[str, Any] = {

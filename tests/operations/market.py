@@ -7,7 +7,7 @@ import msgspec
 
 from scheduler.model.market import InstanceType, Price, StoredMarket
 from scheduler.model.rules import Rules, read_rules
-from scheduler.operations.market.resolve import resolve_rules
+from scheduler.operations.market import resolve_rules
 from scheduler.policy.scaling.offerings import list_choices
 from scheduler.ports import CloudError
 from tests.operations.harness import NOW

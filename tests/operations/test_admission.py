@@ -6,8 +6,8 @@ import pytest
 
 from scheduler.model.principals import Principal
 from scheduler.operations.admission import FULL_SECONDS, Admission
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.intake import accept
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.ports import Pending
 from tests.builders import SYSTEM, a_reservation
 from tests.operations.harness import CONFIG, Harness

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from scheduler.model.launch_backoff import Hold
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.machines.check import recover
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, launch
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.machines.terminate import terminate, terminate_all
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.ports import CloudError, LaunchAnswer, Refusal
 from tests.operations.harness import Harness
 

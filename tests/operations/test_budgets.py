@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from scheduler.model.budgets import begin_of_day
+from scheduler.operations.costs import REFRESH_SECONDS, SpendingReader, read_spending
 from scheduler.operations.explain import explain
-from scheduler.operations.spending import REFRESH_SECONDS, SpendingReader, read_spending
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from tests.operations.harness import NOW, Harness

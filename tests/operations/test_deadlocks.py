@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import event
 
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.machines.check import recover, sweep
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.tick import tick
 from scheduler.ports import CloudError, DeposedError
 from scheduler.store.opening import open_store

@@ -8,8 +8,8 @@ import pytest
 from scheduler.explain.matrix import CODE_OF
 from scheduler.model.faults import InvalidInputError
 from scheduler.model.view import Row
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.explain import describe_conditions, explain
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.store.memory import MemoryStore
 from tests.operations.harness import CONFIG, NOW, Harness
 

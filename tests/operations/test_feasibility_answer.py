@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.model.reservations import Reservation
 from scheduler.operations import admission
-from scheduler.operations.apply import apply_rules
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.policy.queueing.feasibility import find_misfits
 from tests.operations.harness import Harness
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.heartbeat_intake import MOST_HINTS, choose_hints, describe_host, hear_hosts, name_version
 from scheduler.operations.unit_of_work import UnitOfWork
 from tests.builders import a_slot

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from scheduler.model.lives import find_drift
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.explain import explain
-from scheduler.operations.images import find_images, refresh_images
-from scheduler.operations.preview import preview_rules
-from scheduler.operations.rules_history import describe_history
+from scheduler.operations.rules.apply import apply_rules
+from scheduler.operations.rules.history import describe_history
+from scheduler.operations.rules.images import find_images, refresh_images
+from scheduler.operations.rules.preview import preview_rules
 from scheduler.ports import CloudError
 from tests.builders import SYSTEM, a_slot, some_rules
 from tests.operations.harness import Harness

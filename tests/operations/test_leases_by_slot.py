@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.reservations import Lease
 from scheduler.model.slots import Slot
-from scheduler.operations.leases_by_slot import LeasesBySlot
+from scheduler.operations.unit_of_work import LeasesBySlot
 from scheduler.policy.capacity.fits import Occupancy, measure
 
 SLOTS = [Slot(id=f"linux-{number}", pool="linux", epoch=1) for number in (1, 2)]

@@ -14,10 +14,10 @@ from scheduler.model.market import ADDRESS, VOLUME, Price, PriceChange
 from scheduler.model.slots import Meter, Slot
 from scheduler.model.transitions import SLOT_MOVES, SlotState
 from scheduler.model.view import Row
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.spot_prices import follow_spot_prices
-from scheduler.operations.market.refresh import save_market
+from scheduler.operations.market import save_market
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import StaleWriteError, Transaction
 from scheduler.simulation.runner import Runner

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from scheduler.model.lives import find_drift
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.explain import describe_conditions
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import reconcile
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.ports import CloudError
 from tests.builders import SYSTEM
 from tests.operations.harness import Harness

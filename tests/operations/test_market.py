@@ -8,17 +8,18 @@ from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.market import ADDRESS, VOLUME, Price, StoredMarket
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.apply import apply_rules
-from scheduler.operations.market.offers import AccountStop, Ages, Offer, list_offers
-from scheduler.operations.market.refresh import (
+from scheduler.operations.market import (
     OnDemandReader,
     Refreshed,
     refresh_market,
     refresh_on_demand,
+    resolve_document,
+    resolve_rules,
     save_market,
 )
-from scheduler.operations.market.resolve import resolve_document, resolve_rules
-from scheduler.operations.preview import preview_rules
+from scheduler.operations.rules.apply import apply_rules
+from scheduler.operations.rules.offers import AccountStop, Ages, Offer, list_offers
+from scheduler.operations.rules.preview import preview_rules
 from scheduler.ports import CloudError, Store
 from scheduler.store.memory import MemoryStore
 from tests.operations.harness import NOW, Harness

@@ -5,7 +5,7 @@ from typing import Any
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.machines.launch import launch
-from scheduler.operations.market.offers import Ages, Offer, list_offers
+from scheduler.operations.rules.offers import Ages, Offer, list_offers
 from tests.operations.harness import Harness
 
 AGES = Ages(3600.0, 7200.0)

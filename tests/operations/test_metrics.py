@@ -4,7 +4,7 @@ from typing import Any
 
 from scheduler.model.accounts import Account
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.view.memory_meter import MemoryMeter
+from scheduler.view.memory import MemoryMeter
 from tests.operations.harness import NOW, Harness
 
 

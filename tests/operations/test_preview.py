@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from scheduler.model.decisions import Drain, Launch, Terminate
-from scheduler.operations.apply import RulesChangedError, apply_rules
-from scheduler.operations.preview import AccountLoss, Preview, preview_rules
+from scheduler.operations.rules.apply import RulesChangedError, apply_rules
+from scheduler.operations.rules.preview import AccountLoss, Preview, preview_rules
 from tests.operations.harness import Harness
 
 SMALL: dict[str, Any] = {"name": "small", "price": 1, "resources": {"cpus": 2}}

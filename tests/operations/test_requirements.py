@@ -7,7 +7,7 @@ import pytest
 from scheduler.model.market import StoredMarket
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.market.resolve import MOST_TYPES, find_market_faults, resolve_rules
+from scheduler.operations.market import MOST_TYPES, find_market_faults, resolve_rules
 from scheduler.policy.scaling.offerings import list_alternatives, list_choices
 from tests.operations.market import SMALL, TYPES, a_market, names, resolve, sold, some_rules
 from tests.store.test_market import a_price, a_type

@@ -5,9 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from scheduler.operations.commands.gathered import Message, accept_gathered
-from scheduler.operations.jump import JUMP, MOST_NUMBER, MOST_TRUSTED, NUMBERS_A_SECOND, find_jump
 from scheduler.operations.machines.reconcile import Reconciled
-from scheduler.operations.membership import check_membership
+from scheduler.operations.membership import (
+    JUMP,
+    MOST_NUMBER,
+    MOST_TRUSTED,
+    NUMBERS_A_SECOND,
+    check_membership,
+    find_jump,
+)
 from scheduler.operations.restore import Restored, restore
 from scheduler.ports import CloudError, DatabaseWentBackError, Remembered
 from scheduler.store.opening import open_store

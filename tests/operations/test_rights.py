@@ -8,8 +8,7 @@ from uuid import uuid4
 import pytest
 
 from scheduler.model.command_schemas import SCHEMAS
-from scheduler.model.principals import Principal
-from scheduler.model.rights import ROLES_BY_VERB, find_role_fault
+from scheduler.model.principals import ROLES_BY_VERB, Principal, find_role_fault
 from scheduler.model.view import Row
 from scheduler.operations.commands.intake import accept, check_question
 from scheduler.operations.commands.lease_commands import CommandRefused

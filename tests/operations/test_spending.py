@@ -11,9 +11,9 @@ from scheduler.model.view import View
 from scheduler.model.waits import Waits
 from scheduler.operations.ports import announce
 from scheduler.operations.tick.commit import PlannedRules, commit
-from scheduler.operations.tick.wait_figures import WaitFigures
+from scheduler.operations.tick.leader import WaitFigures
 from scheduler.ports import DeposedError
-from scheduler.view.memory_meter import MemoryMeter
+from scheduler.view.memory import MemoryMeter
 from tests.builders import a_lease, a_reservation, a_slot, some_rules
 from tests.operations.harness import NOW, Harness
 

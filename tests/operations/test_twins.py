@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import redis
 
-from scheduler.operations.jump import JUMP, MOST_TRUSTED
 from scheduler.operations.machines.reconcile import ORPHAN_SECONDS, reconcile
 from scheduler.operations.machines.twins import FRESH_SECONDS, LEAST_AGE_SECONDS, MOST_SIGNED, RENEW_SECONDS
+from scheduler.operations.membership import JUMP, MOST_TRUSTED
 from scheduler.ports import CloudError, ForeignMachineError, StoreUnavailableError
 from scheduler.view.redis_ports import RedisRecord
 from testbed.servers import find_redis, redis_client, redis_server, redis_url

@@ -5,7 +5,7 @@ from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-from scheduler.operations.apply import apply_rules
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.leader import take_leader_term
 from scheduler.operations.tick.tick import carry_out, decide
 from scheduler.store.opening import open_store

@@ -21,7 +21,7 @@ import redis
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import merge_rules
 from scheduler.model.view import View
-from scheduler.operations.jump import JUMP
+from scheduler.operations.membership import JUMP
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisRecord

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.slot_commands import interrupt
 from scheduler.operations.machines.launch import order_of
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError
 from tests.operations.harness import CONFIG, Harness

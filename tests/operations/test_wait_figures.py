@@ -14,7 +14,7 @@ from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.view import View
 from scheduler.model.waiting_codes import NOT_A_WAIT, WaitingCode
 from scheduler.model.waits import Waits
-from scheduler.operations.tick.wait_figures import WaitFigures
+from scheduler.operations.tick.leader import WaitFigures
 from tests.builders import NOW, a_reservation, a_slot, some_rules
 from tests.rules.fleets import QUICKLY
 

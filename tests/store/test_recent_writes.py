@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.accounts import Account
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.recent_writes import KEPT_SECONDS, RecentWrites
-from scheduler.model.view import Change, Row, View
+from scheduler.model.view import KEPT_SECONDS, Change, RecentWrites, Row, View
 from scheduler.ports import RowVersion, Store, Transaction
 from tests.builders import NOW, a_reservation, a_slot
 from tests.generated import TIMES

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.rules import read_rules
-from scheduler.operations.market.refresh import refresh_market
+from scheduler.operations.market import refresh_market
 from tasks.queues import MARKET
 from testbed.processes import wait_for
 from testbed.stack import Stack, a_pool

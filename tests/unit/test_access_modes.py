@@ -8,7 +8,7 @@ from scheduler.operations.principals import add_principal
 from scheduler.protocol.names import RESERVATIONS, task_name
 from scheduler.protocol.verbs import Role
 from scheduler.store.memory import MemoryStore
-from scheduler.view.memory_meter import MemoryMeter
+from scheduler.view.memory import MemoryMeter
 from tasks.app import app
 from tasks.base import UnprovenError, verify_sender
 from tests.builders import NOW

@@ -5,10 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.ordered_rows import ExpiryQueue
 from scheduler.model.pending_queue import MOST_SINGLE_CHANGES, PendingQueue
 from scheduler.model.reservations import Reservation, Shape
-from scheduler.model.view import Gone, View
+from scheduler.model.view import ExpiryQueue, Gone, View
 from tests.builders import NOW, a_reservation
 from tests.rules.fleets import QUICKLY
 

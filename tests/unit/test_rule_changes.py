@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.rule_changes import list_changes
+from scheduler.operations.rules.history import list_changes
 
 POOL: dict[str, Any] = {"system": "s", "max_slots": 4}
 SMALL, LARGE = {"name": "small", "price": 1}, {"name": "large", "price": 4}

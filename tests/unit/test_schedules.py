@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.rules import Rules
-from scheduler.model.rules_in_force import RulesInForce, find_rules_in_force
+from scheduler.model.rules import Rules, RulesInForce, find_rules_in_force
 from scheduler.model.schedules import (
     Schedule,
     find_clock_change,

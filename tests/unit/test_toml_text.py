@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.toml_text import MOST_PARTS, parse_toml
+from scheduler.model.input_texts import MOST_PARTS, parse_toml
 
 LONG = ".".join(["a"] * 60_000)
 TEXTS = [

@@ -13,7 +13,7 @@ from celery.signals import before_task_publish
 from kombu import Connection
 
 from scheduler.protocol.names import CANARY, HEALTH, RESERVATIONS, TICKS, task_name
-from scheduler.view.memory_meter import MemoryMeter
+from scheduler.view.memory import MemoryMeter
 from tasks.admission import Arrival, find_admission
 from tasks.app import app
 from tasks.messages import ExpiredMessages

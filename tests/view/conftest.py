@@ -9,8 +9,14 @@ import pytest
 
 from scheduler.ports import LeaderLock, Meter, Notifier, ViewCache
 from scheduler.view.connection import make_redis
-from scheduler.view.memory import InMemoryRedis, LockHolder, MemoryLeaderLock, MemoryNotifier, MemoryViewCache
-from scheduler.view.memory_meter import MemoryMeter
+from scheduler.view.memory import (
+    InMemoryRedis,
+    LockHolder,
+    MemoryLeaderLock,
+    MemoryMeter,
+    MemoryNotifier,
+    MemoryViewCache,
+)
 from scheduler.view.redis_meter import RedisMeter
 from scheduler.view.redis_ports import RedisLeaderLock, RedisNotifier
 from scheduler.view.redis_view_cache import RedisViewCache

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from scheduler.view.memory_meter import MemoryMeter
+from scheduler.view.memory import MemoryMeter
 from tasks.admission import ARRIVAL, HANGING_SECONDS, KNOWN_SECONDS, LEASES_PATIENCE, Admission, Arrival, read_arrival
 from tasks.queues import MOST_SEARCHES
 

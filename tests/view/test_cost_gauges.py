@@ -5,7 +5,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from scheduler.model.costs import HOUR, Cost
 from scheduler.model.rules import read_rules
-from scheduler.operations.spending import describe_budgets
+from scheduler.operations.costs import describe_budgets
 from scheduler.store.memory import MemoryStore
 from tests.builders import a_slot
 from workers.gauges import measure_budgets, measure_costs

@@ -7,9 +7,8 @@ import pytest
 import redis
 
 from scheduler.ports import LeaderLock, ViewUnavailableError
-from scheduler.view.lock_renewal import Renewal
 from scheduler.view.memory import LockHolder, MemoryLeaderLock
-from scheduler.view.redis_ports import RedisLeaderLock
+from scheduler.view.redis_ports import RedisLeaderLock, Renewal
 from testbed.servers import OpenRedis
 from tests.view.conftest import MakeLock, MakeLockAndNotifier
 

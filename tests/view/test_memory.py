@@ -10,10 +10,10 @@ from scheduler.view.memory import (
     InMemoryRedis,
     LockHolder,
     MemoryLeaderLock,
+    MemoryMeter,
     MemoryNotifier,
     MemoryViewCache,
 )
-from scheduler.view.memory_meter import MemoryMeter
 from tests.view.rows import content, reservation_at, slot_at
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.ordered_rows import OrderedSlots
 from scheduler.model.slots import Slot, slot_order
+from scheduler.model.view import OrderedSlots
 from tests.builders import a_slot
 
 NAMES = st.sampled_from([f"linux-{number}" for number in range(1, 13)] + ["lab", "lab-b"])

@@ -5,7 +5,7 @@ import redis
 from scheduler.ports import Meter, RefusedMessage
 from scheduler.ports.view import MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.connection import make_redis
-from scheduler.view.memory_meter import MemoryMeter
+from scheduler.view.memory import MemoryMeter
 from scheduler.view.metric_table import REFUSED
 from scheduler.view.redis_meter import RedisMeter
 from tests.builders import NOW

@@ -4,7 +4,7 @@ of images.
 
 from typing import TYPE_CHECKING, Any, Final
 
-from scheduler.model.images import NEWEST, ROOT_OF, SSM
+from scheduler.model.machines import NEWEST, ROOT_OF, SSM
 from scheduler.ports import CloudError
 from workers.ec2.clients import READ_SECONDS, Ec2Access, make_client, open_client
 from workers.ec2.errors import cloud_errors

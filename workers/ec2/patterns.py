@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-from scheduler.model.images import is_source
-from scheduler.model.machines import Ec2Rules
+from scheduler.model.machines import Ec2Rules, is_source
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Fault, show, suggest

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.images import is_source
-from scheduler.model.machines import Offering
+from scheduler.model.machines import Offering, is_source
 from scheduler.model.pools import Pool, offering_key
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leasehold.console.page import Page, backend, caller, render
-from scheduler.model.rights import ROLES_BY_VERB
+from scheduler.model.principals import ROLES_BY_VERB
 
 
 async def show_about(request: Request) -> Response:

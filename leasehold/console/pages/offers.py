@@ -13,7 +13,7 @@ from leasehold.console.alerts import HOLDS
 from leasehold.console.page import Page, backend, caller, render
 from leasehold.web.money import read_offers
 from scheduler.model.market import PriceChange
-from scheduler.operations.market.offers import Offer
+from scheduler.operations.rules.offers import Offer
 from scheduler.ports import Store
 from workers.settings import MarketSettings
 

@@ -38,7 +38,7 @@ from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation as StoredReservation
 from scheduler.model.rules import merge_rules
 from scheduler.model.transitions import ENDED
-from scheduler.operations.rules_history import describe_history
+from scheduler.operations.rules.history import describe_history
 from scheduler.ports import EventFilter
 from scheduler.protocol.verbs import KEY_VERBS
 

@@ -18,7 +18,7 @@ from leasehold.client.rules import RulesApplied
 from leasehold.console.page import Page, backend, caller, change, needs, read_form, render
 from leasehold.errors import Refused
 from leasehold.texts.change_commands import format_toml
-from scheduler.model.toml_text import parse_toml
+from scheduler.model.input_texts import parse_toml
 from scheduler.simulation.runner import DECIMALS_FOR_PEOPLE, format_decision, tidy
 
 VERSIONS: Final = 20

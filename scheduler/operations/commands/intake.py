@@ -21,15 +21,15 @@ from scheduler.model.command_schemas import (
     ReservationDocument,
     ReservationReader,
 )
-from scheduler.model.principals import Principal
-from scheduler.model.reservations import Reservation, usable_cores
-from scheduler.model.rights import (
+from scheduler.model.principals import (
+    Principal,
     find_account_fault,
     find_host_fault,
     find_owner_fault,
     find_place_fault,
     find_role_fault,
 )
+from scheduler.model.reservations import Reservation, usable_cores
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
@@ -49,10 +49,9 @@ from scheduler.model.view import Row
 from scheduler.model.waits import Reason
 from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
-from scheduler.operations.commands.hosts import HOST_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused
 from scheduler.operations.commands.reports import REPORT_COMMANDS, UnknownReservation
-from scheduler.operations.commands.slot_commands import SLOT_COMMANDS
+from scheduler.operations.commands.slot_commands import HOST_COMMANDS, SLOT_COMMANDS
 from scheduler.operations.commands.submit import (
     Answer,
     Item,

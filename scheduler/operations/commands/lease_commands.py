@@ -16,8 +16,8 @@ from scheduler.model.command_schemas import (
     SurrenderDocument,
 )
 from scheduler.model.faults import FaultCode
+from scheduler.model.principals import is_key_of
 from scheduler.model.reservations import ComponentKind, Lease, Reservation, list_instances
-from scheduler.model.rights import is_key_of
 from scheduler.model.rules import Rules, expiry_when_renewed
 from scheduler.model.transitions import ENDED
 from scheduler.model.validation import Fault, show

@@ -11,19 +11,18 @@ import msgspec
 
 from scheduler.model.command_schemas import ApplyDocument
 from scheduler.model.decisions import Claim, Plan, describe_decision
-from scheduler.model.principals import Principal
-from scheduler.model.rights import find_role_fault
+from scheduler.model.principals import Principal, find_role_fault
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, read_document, show
-from scheduler.operations.apply import Applied, RulesChangedError, write_rules
 from scheduler.operations.commands.intake import count_results
 from scheduler.operations.commands.submit import Answer, refuse
-from scheduler.operations.market.resolve import check_requirements
+from scheduler.operations.market import check_requirements
 from scheduler.operations.membership import check_membership
 from scheduler.operations.ports import Ports
-from scheduler.operations.preview import Rehearsal, rehearse_rules
-from scheduler.operations.retry import repeated_if_overtaken
-from scheduler.operations.rules_history import describe_history
+from scheduler.operations.rules.apply import Applied, RulesChangedError, write_rules
+from scheduler.operations.rules.history import describe_history
+from scheduler.operations.rules.preview import Rehearsal, rehearse_rules
+from scheduler.operations.unit_of_work import repeated_if_overtaken
 from scheduler.ports import StoredAnswer, Transaction
 
 RULES: Final = "rules"

@@ -1,16 +1,16 @@
-"""Handlers of commands about slots and of EC2's notices about machines. Their senders are operators, hosts and the
-cloud.
+"""Handlers of commands about slots, of EC2's notices about machines, and of commands about static hosts. Their senders
+are operators, hosts and the cloud.
 
 Each handler changes rows in a unit of work, and returns the new row of the slot. If a command cannot be carried out,
 its handler raises `CommandRefused` before it has changed anything.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.command_schemas import SlotDocument
+from scheduler.model.command_schemas import HostDocument, RegisterDocument, SlotDocument
 from scheduler.model.decisions import SlotReason
 from scheduler.model.events import Event
 from scheduler.model.rules import Rules
@@ -18,6 +18,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, Cause
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.protocol.heartbeats import LIVE_BEATS, find_beat
 
 INTERRUPTED, MAINTENANCE = "slot_interrupted", "slot_maintenance"
 """Names of the events that record EC2's notice of an interruption and of a scheduled change of the machine."""
@@ -134,3 +135,159 @@ SLOT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
     "drain": drain,
 }
 """The verb of each operator's command about a slot -> the function that carries it out."""
+
+
+# Static hosts: a host registers or leaves, or an operator removes its slot. Source: Orchard's registration of workers.
+
+
+REGISTER_REFUSED: Final = "register_refused"
+"""Name of the event that records the refusal of a host."""
+TWO_LIVE: Final = "two live agents"
+"""The reason in that event if two live agents have the same slot and machine."""
+MARGIN_SECONDS: Final = 0.25
+"""The error of the computed times at which a heartbeat arrived and an agent first asked."""
+
+
+def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot:
+    """Register a static host and return its slot. Raises CommandRefused if the pool does not take hosts.
+
+    A new id gets a new slot, which is ready at once. If the same machine registers again, its resources, labels and
+    `last_seen` are updated, and `cordoned` and the leases are kept; a slot that had drained becomes ready again.
+    Another machine is refused until an operator removes the slot, because holders of leases on the slot must not reach
+    a different machine. So is another run of the agent (`run`) while the present one is live. A refusal stores only the
+    event `register_refused`.
+    """
+    pool = rules.pools.get(document.pool)
+    if pool is None or pool.is_elastic:
+        raise CommandRefused("pool", "a pool of static hosts", document.pool)
+    current = work.slots.get(document.slot)
+    if current is None:
+        # If a slot of this name was removed, leases on it may be left, because no tick has ended them yet.
+        # Signed heartbeats of an earlier slot of this name do not count: their counters are times before now.
+        # promise: epoch-goes-on
+        current = Slot(
+            id=document.slot, pool=document.pool, since=work.now, epoch=work.leases.last_epoch(document.slot)
+        )
+        current = msgspec.structs.replace(current, heartbeat=int(work.now * 1000))
+    _check_identity(work, current, document)
+    if current.machine is not None and current.state in HOLDING and current.run != document.run:
+        _check_run(work, current, document, LIVE_BEATS * find_beat(pool.offline_timeout))
+    fields: dict[str, Any] = {
+        "machine": document.machine,
+        "run": document.run,
+        "resources": pool.resources if document.resources is None else document.resources,
+        "labels": pool.labels if document.labels is None else document.labels,
+        "address": current.address if document.address is None else document.address,
+        "last_seen": work.now,
+    }
+    if current.state == "empty":
+        # Leases from before the host's absence are not on it now, so a new epoch begins.
+        epoch = current.epoch + 1
+        return work.move_slot(current, "ready", cause="cloud", epoch=epoch, idle_since=work.now, **fields)
+    heard = msgspec.structs.replace(current, last_seen=work.now)
+    changed = msgspec.structs.replace(current, **fields)
+    if changed == heard:
+        work.mark(heard)
+    else:
+        work.put(changed)
+    return changed
+
+
+def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument) -> None:
+    """Raise CommandRefused, after recording an event, if a host registers under a slot that belongs to another machine
+    or another pool.
+    """
+    fault = None
+    if current.pool != document.pool:
+        fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
+    elif current.machine not in {None, document.machine}:  # promise: same-machine
+        fault = CommandRefused(
+            "machine",
+            f"the machine that {current.id} belongs to (an operator can remove the slot)",
+            document.machine,
+            "conflict",
+        )
+    if fault is not None:
+        _note_refusal(work, current, document)
+        raise fault
+
+
+def _check_run(work: UnitOfWork, current: Slot, document: RegisterDocument, live_seconds: float) -> None:
+    """Raise CommandRefused while the agent that has registered the slot last is live: it sent a heartbeat in the last
+    `live_seconds`. Two live agents would both use the leases of the slot.
+
+    An agent that was started again after its end asks again until the earlier run is not live any more. If the earlier
+    run sends a heartbeat after the first attempt (`waited`), both are live: the refusal then names the field `machine`,
+    is final, and is recorded as an event.
+    """
+    heard_at = work.heard.get(current.id)
+    silent = work.now - ((current.last_seen or 0.0) if heard_at is None else heard_at)
+    # Without a heartbeat the agent has just registered, or Redis has lost it: the agent has as long to send one.
+    if silent > live_seconds or (heard_at is None and document.waited > live_seconds):
+        return
+    if document.waited and heard_at is not None and heard_at > work.now - document.waited + MARGIN_SECONDS:
+        _note_refusal(work, current, document, {"reason": TWO_LIVE})
+        wanted = f"an id that no other live agent has: that of {current.id} was heard {silent:.1f} s ago"
+        raise CommandRefused("machine", wanted, document.machine, "conflict")
+    raise CommandRefused(
+        "run", f"no live agent of {current.id}: one was heard {silent:.1f} s ago", document.run, "conflict"
+    )
+
+
+def _note_refusal(
+    work: UnitOfWork, current: Slot, document: RegisterDocument, detail: Mapping[str, str] | None = None
+) -> None:
+    work.add_event(
+        Event(
+            at=work.now,
+            name=REGISTER_REFUSED,
+            cause=work.cause,
+            slot=current.id,
+            detail={"pool": document.pool, "machine": document.machine, **(detail or {})},
+        )
+    )
+
+
+def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
+    """Drain the slot of a static host that wants to leave: it takes no new leases, and becomes empty when its leases
+    have ended. Return the new row of the slot.
+
+    A repeated command changes nothing. Raises CommandRefused if the slot is unknown or belongs to another machine.
+    """
+    slot = check_host(find_slot(work, document.slot), document.machine, document.run)
+    return start_draining(work, slot, "leaving", "cloud")
+
+
+def check_host(slot: Slot, machine: str, run: str | None = None) -> Slot:
+    """Return `slot` if it belongs to the host `machine`. Raises CommandRefused if it belongs to another machine, or to
+    another run of the agent than `run`. None: the sender does not know the run.
+    """
+    if slot.machine != machine:
+        raise CommandRefused("machine", f"the machine that {slot.id} belongs to", machine, "conflict")
+    if run is not None and slot.run not in {None, run}:
+        raise CommandRefused("run", f"the agent of {slot.id}, which another agent is now", run, "conflict")
+    return slot
+
+
+def remove(work: UnitOfWork, rules: Rules, document: SlotDocument) -> Slot:
+    """Delete the slot of a static host that does not come back (a command of operators).
+
+    The next tick fails the reservations that have leases on the slot (`slot_gone`). Afterwards any machine may register
+    under the name of the slot. Raises CommandRefused for a slot of an EC2 pool, because its machine would keep running
+    without a slot.
+    """
+    slot = find_slot(work, document.slot)
+    pool = rules.pools.get(slot.pool)
+    if (slot.machine is None) if pool is None else pool.is_elastic:
+        raise CommandRefused("slot", "a slot of a static pool", document.slot, "conflict")
+    work.delete(slot)
+    work.add_event(Event(at=work.now, name="slot_removed", cause=work.cause, slot=slot.id))
+    return msgspec.structs.replace(slot, state="empty")
+
+
+HOST_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
+    "register": register,
+    "leave": leave,
+    "remove": remove,
+}
+"""The verb of each command about static hosts -> the function that carries it out."""

@@ -13,9 +13,8 @@ import msgspec
 from scheduler.model.accounts import Account
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.events import Event
-from scheduler.model.principals import Principal
+from scheduler.model.principals import Principal, owns
 from scheduler.model.reservations import Component, Request, Reservation
-from scheduler.model.rights import owns
 from scheduler.model.rules import Rules, expiry_of_pending
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause

@@ -20,7 +20,6 @@ from scheduler.model.pools import Pool, slot_ids
 from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
-from scheduler.operations.jump import jump_above_tags
 from scheduler.operations.machines.holds import end_quota_holds, list_quota_holds_of
 from scheduler.operations.machines.launch import describe_machine, settle
 from scheduler.operations.machines.twins import FRESH_SECONDS, leave_to_twin, watch_twins
@@ -34,7 +33,7 @@ from scheduler.operations.machines.unbound import (
     load_prices,
     make_hold,
 )
-from scheduler.operations.membership import refuse_foreign_machines, split_foreign
+from scheduler.operations.membership import jump_above_tags, refuse_foreign_machines, split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_configured

@@ -17,8 +17,8 @@ from scheduler.model.rules import Rules, expiry_when_renewed
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING
 from scheduler.model.view import Row, View
-from scheduler.operations.commands.hosts import check_host
 from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.commands.slot_commands import check_host
 from scheduler.operations.heartbeats import SAME_BEAT_SECONDS, judge_heartbeats
 from scheduler.operations.ports import Ports, announce, hint_to_hosts
 from scheduler.operations.unit_of_work import UnitOfWork

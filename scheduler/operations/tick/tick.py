@@ -21,10 +21,10 @@ from scheduler.model.history import take_sample
 from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
 from scheduler.operations.change_set import ChangeSet
+from scheduler.operations.costs import BudgetStatus
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.paused_gc import PausedGC, put_many_away
 from scheduler.operations.ports import Ports, announce
-from scheduler.operations.spending import BudgetStatus
 from scheduler.operations.tick.commit import PlannedRules, commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
 from scheduler.operations.tick.leader import Leader, take_leader_term

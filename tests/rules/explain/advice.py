@@ -17,7 +17,7 @@ from scheduler.model.market import InstanceType, Price, StoredMarket
 from scheduler.model.slots import Market
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.explain import explain
-from scheduler.operations.market.refresh import save_market
+from scheduler.operations.market import save_market
 from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.simulation.runner import Runner, play
 from scheduler.simulation.scenario import read_scenario

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.explain.changes.accounts import grant_balance, list_freed_work
-from scheduler.explain.changes.kinds import KINDS_OF_CHANGE
+from scheduler.explain.changes import KINDS_OF_CHANGE, grant_balance, list_freed_work
 from scheduler.explain.conditions import describe_account, forecast, list_recoveries
 from scheduler.explain.search import Kind, Search, describe_change, suggest_change
 from scheduler.model.accounts import Account

@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 
 from scheduler.explain import matrix
-from scheduler.explain.matrix import CODE_OF, Condition, Findings, Queued, examine
-from scheduler.explain.replay import replay
+from scheduler.explain.matrix import CODE_OF, Condition, Findings, Queued, examine, replay
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import Plan
 from scheduler.model.view import Row, View

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.explain.changes.kinds import KINDS_OF_CHANGE, end_lease
-from scheduler.explain.changes.pools import raise_price_factor
+from scheduler.explain.changes import KINDS_OF_CHANGE, end_lease, raise_price_factor
 from scheduler.explain.search import MOST_PLANS, Kind, Search, Suggestion, describe_change, suggest_change
 from scheduler.model.budgets import Spent
 from scheduler.model.launch_backoff import Hold, hold_id

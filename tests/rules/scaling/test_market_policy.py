@@ -14,7 +14,7 @@ from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import Row, View
-from scheduler.operations.market.resolve import resolve_rules
+from scheduler.operations.market import resolve_rules
 from scheduler.policy.plan import plan
 from scheduler.policy.scaling.offerings import (
     MarketMix,

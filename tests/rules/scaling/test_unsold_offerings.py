@@ -10,7 +10,7 @@ from scheduler.model.decisions import Launch, Plan
 from scheduler.model.market import InstanceType, Price, StoredMarket
 from scheduler.model.rules import read_rules
 from scheduler.model.view import View
-from scheduler.operations.market.resolve import resolve_rules
+from scheduler.operations.market import resolve_rules
 from scheduler.policy.plan import plan
 from tests.builders import NOW, SYSTEM, a_reservation, a_slot
 from tests.reference_model.comparing import describe

@@ -21,16 +21,15 @@ from scheduler.model.decisions import (
     Terminate,
 )
 from scheduler.model.reservations import Lease
-from scheduler.model.rule_changes import RuleChange, list_changes
-from scheduler.model.rules import Rules, read_rules, with_images
-from scheduler.model.rules_in_force import find_rules_in_force
+from scheduler.model.rules import Rules, find_rules_in_force, read_rules, with_images
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
 from scheduler.model.waiting_codes import UNSERVABLE
-from scheduler.operations.apply import fit_accounts, fit_slots
-from scheduler.operations.market.resolve import check_requirements, load_resolved
+from scheduler.operations.costs import add_spending
+from scheduler.operations.market import check_requirements, load_resolved
 from scheduler.operations.paused_gc import PausedGC
-from scheduler.operations.spending import add_spending
+from scheduler.operations.rules.apply import fit_accounts, fit_slots
+from scheduler.operations.rules.history import RuleChange, list_changes
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.plan import plan
 from scheduler.ports import Store, StoredRules, Transaction

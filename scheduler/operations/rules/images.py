@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from scheduler.model.rules import Rules, list_image_sources, list_root_sources, read_rules, with_images
 from scheduler.model.validation import Fault, InvalidInputError, show
-from scheduler.operations.apply import RulesChangedError, write_rules
 from scheduler.operations.ports import Ports
+from scheduler.operations.rules.apply import RulesChangedError, write_rules
 from scheduler.ports import CloudError, Images
 
 SOURCE = "images"

@@ -19,8 +19,8 @@ from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market, Slot
 from scheduler.model.transitions import INACTIVE
-from scheduler.operations.market.resolve import find_price, list_types, make_offering, resolve_rules
-from scheduler.operations.spending import add_spending, describe_budgets
+from scheduler.operations.costs import add_spending, describe_budgets
+from scheduler.operations.market import find_price, list_types, make_offering, resolve_rules
 from scheduler.policy.capacity.fits import fits
 from scheduler.policy.scaling.budgets import TINY
 from scheduler.policy.scaling.offerings import (

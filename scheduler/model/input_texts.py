@@ -1,9 +1,10 @@
-"""A TOML parser for texts that people write. Python's parser takes a time that grows with the square of the number of
-parts of a dotted key: a key of 60,000 parts would keep a process busy for more than a minute.
-"""
+"""Parsers of TOML and JSON for texts that people write."""
 
+import json
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 MOST_PARTS: Final = 32
@@ -35,3 +36,18 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def _shorten(found: re.Match[str]) -> str:
     return "" if found[0].startswith("#") else "x"
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text. Raise ValueError for invalid JSON and for a key that appears twice in
+    one table.
+    """
+    return json.loads(text, object_pairs_hook=_make_table)
+
+
+def _make_table(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice} appears twice in one table")
+    return table
