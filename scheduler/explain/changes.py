@@ -1,5 +1,5 @@
-"""The kinds of change that may end a reservation's wait: of quota accounts, budgets, pools, slots, the reservation itself
-or the queue.
+"""The kinds of change that may end a reservation's wait: of quota accounts, budgets, pools, slots, the reservation
+itself or the queue.
 
 Each kind is a function that finds the smallest change of this kind. It lists candidates (possible changes) from the
 rows and the rules, and a trial plan with a candidate decides whether the reservation is served. A candidate that does

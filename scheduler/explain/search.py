@@ -657,7 +657,6 @@ def list_components(reservation: Reservation) -> list[Component]:
 
 
 def required_labels(reservation: Reservation, component: Component) -> Labels:
-    """Return the labels that a slot must have for an instance of this component of the reservation."""
     return {**reservation.request.labels, **component.labels}
 
 

@@ -94,7 +94,6 @@ may be missing.
 
 
 def is_within(amount: float, span: Mapping[str, float]) -> bool:
-    """Return whether `amount` is within the span."""
     return span.get(LEAST, 0.0) <= amount <= span.get(MOST, inf)
 
 

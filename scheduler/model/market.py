@@ -130,7 +130,6 @@ class StoredMarket(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def type_by_name(self) -> Mapping[str, InstanceType]:
-        """Name of an instance type -> the facts about it."""
         return {each.name: each for each in self.types}
 
     @cached_property

@@ -61,7 +61,6 @@ class AgedRows:
         return rows
 
     def add(self, *values: Any) -> None:
-        """Add a row. `values`: the row, then its value for each further column."""
         rows = self.columns[0]
         columns = self._came if rows and _is_older(values[0], rows[-1]) else self.columns
         for column, value in zip(columns, values, strict=True):
@@ -170,7 +169,6 @@ class PendingQueue:
         return self._count
 
     def add(self, reservation: Reservation, shape: Shape) -> None:
-        """Add a reservation, with the shape of its request."""
         self._rows.add(reservation, reservation.id, shape)
         self._count += 1
         self._note(reservation, shape, has_come=True)
@@ -178,7 +176,6 @@ class PendingQueue:
             self._find_group(reservation, shape).add(reservation)
 
     def add_all(self, reservations: Sequence[Reservation], ids: Sequence[str], shapes: Sequence[Shape]) -> None:
-        """Add many reservations, with their ids and the shapes of their requests."""
         if self._is_followed or self._groups is not None:
             for reservation, shape in zip(reservations, shapes, strict=True):
                 self.add(reservation, shape)

@@ -255,7 +255,6 @@ class Pool(Document):
 
 
 def has_price(offering: Offering) -> bool:
-    """Return whether the configuration sets the price of an offering."""
     return "price" in offering.model_fields_set
 
 

@@ -151,7 +151,6 @@ def _find_last(schedule: Schedule, now: float) -> Window | None:
 
 
 def _list_windows(schedule: Schedule, now: float) -> Iterator[Window]:
-    """Yield the windows that begin after `now`."""
     for found in _open_cron(schedule.cron, datetime.fromtimestamp(int(now), _zone(schedule))):
         if found.timestamp() > now:
             yield _make_window(schedule, found)

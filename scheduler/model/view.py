@@ -78,7 +78,6 @@ class ExpiryQueue:
         self._heap: list[tuple[float, str]] = []
 
     def add(self, reservation: Reservation) -> None:
-        """Add a reservation, if it expires."""
         if reservation.expires_at is not None:
             self._rows[reservation.id] = reservation
             heappush(self._heap, (reservation.expires_at, reservation.id))
@@ -238,7 +237,6 @@ def is_newer(row: Row, known: Row | None) -> bool:
 
 
 def count_rows(view: "View") -> dict[Kind, int]:
-    """Return the number of rows of each kind in a view."""
     return {kind: len(view.rows(kind)) for kind in ROW_TYPES}
 
 
@@ -402,7 +400,6 @@ class View:
             self._take_phase(phase, {name: row for name, row in rows.items() if row.phase == phase})
 
     def _take_phase(self, phase: Phase, rows: dict[str, Reservation]) -> None:
-        """Add new reservations of one phase to the tables of the view. `rows`: by id."""
         if phase in ENDED:
             rows = {name: row for name, row in rows.items() if not is_over(row)}
         found = list(rows.values())

@@ -114,9 +114,6 @@ class _Count:
         return sequence - self.sequence <= self.pending.reservations + self.later.reservations
 
     def add(self, inserted: Pending, sequence: int) -> None:
-        """Add the reservations that were inserted for the principal or account after `self.sequence`, up to `sequence`.
-        `inserted`: their count.
-        """
         self.later, self.sequence, self.own = _add(self.later, inserted), sequence, _NONE
 
 

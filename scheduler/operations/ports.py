@@ -255,7 +255,6 @@ def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
 
 
 def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
-    """Send a hint to the host of each of these slots, so that the host reads its slot and leases again."""
     hints = {slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots}
     if hints:
         ports.notifier.push(hints)

@@ -61,7 +61,6 @@ class LeasesBySlot:
         self._read.update(slots)
 
     def replace(self, owner: str, gone: Iterable[Lease], come: Iterable[Lease]) -> None:
-        """Remove the leases `gone` of the reservation `owner`, and then add its leases `come`."""
         for lease in gone:
             ended = self._leases.get(lease.slot, {}).pop((owner, lease.component), None)
             if self._sums and ended is not None:

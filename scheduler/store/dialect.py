@@ -72,7 +72,6 @@ same value. Values of other types are compared by identity.
 
 
 def is_one(values: Sequence[object]) -> bool:
-    """Return whether all these values are the same object."""
     return values[0] is values[-1] and all(map(is_, values, repeat(values[0])))
 
 

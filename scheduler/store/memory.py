@@ -225,18 +225,12 @@ class MemoryStore(ReadsCosts, Store):
 
     @override
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
-        """Return the stored price changes of these instance types, sorted by type, zone, market and hour. See
-        PriceHistory.
-        """
         with self._lock:
             found = [each for each in self._world.price_changes.values() if each.type in types]
         return sorted(found, key=lambda each: each.key)
 
     @override
     def prune_price_changes(self, before: float) -> int:
-        """Delete the price changes of hours that began before `before`. Return the number of deleted rows. See
-        PriceHistory.
-        """
         with self._lock:
             known = self._world.price_changes
             return _drop_all(known, [key for key, each in known.items() if each.hour < before])
@@ -266,10 +260,6 @@ class MemoryStore(ReadsCosts, Store):
 
     @override
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete old rows: events and balances from before `events_before`, answers to requests from before
-        `requests_before`, and reservations that ended before `ended_before`. Return the number of deleted rows. See
-        Store.
-        """
         world = self._world
         with self._lock:
             gone = len(world.events)

@@ -238,9 +238,6 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing, Transaction):
 
     @override
     def jump(self, term: int, token: int) -> None:
-        """Set the leader term and the highest fencing token to these values after a restore, and count the restore. See
-        Transaction.
-        """
         self._leader_term, self._token = LeaderTerm(term, "", LONG_AGO), token
         self._restores += 1
 
@@ -399,9 +396,6 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing, Transaction):
 
     @override
     def next_tokens(self, count: int, likely: int = 0) -> range:
-        """Return `count` fencing tokens that were never used before, ascending. `likely` has no effect here. See
-        Transaction.
-        """
         first = self._token + 1
         self._token += count
         return range(first, first + count)

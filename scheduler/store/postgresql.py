@@ -291,7 +291,6 @@ class PostgresDialect(Dialect):
 
     @override
     def create_engine(self) -> Engine:
-        """Return a new SQLAlchemy engine for this process. Raises StoreUnavailableError if psycopg is not installed."""
         try:
             engine = create_engine(self._url, **_POOL)
             from scheduler.store.postgresql_connection import Connector  # noqa: PLC0415 - it imports psycopg
@@ -340,9 +339,6 @@ class PostgresDialect(Dialect):
 
     @override
     def ids(self) -> Select[tuple[str]]:
-        """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for `IN (...)`. See
-        Dialect.
-        """
         return select(func.unnest(_array("ids", Text())))
 
     @override
@@ -395,9 +391,6 @@ class PostgresDialect(Dialect):
 
     @override
     def check_text(self, connection: Connection) -> None:
-        """Check that the encoding of the database can store every text. Raises StoreUnavailableError if it cannot. See
-        Dialect.
-        """
         found = connection.execute(_ENCODING).scalar_one()
         if found not in _ENCODINGS:
             raise StoreUnavailableError(

@@ -12,11 +12,9 @@ from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.model.transitions import ENDED, PHASES
 from scheduler.model.view import Kind, RecentWrites
 from scheduler.ports import (
-    LeaderTerm,
     RowVersion,
     StoredPrincipal,
     StoredRules,
-    StoreUnavailableError,
 )
 from scheduler.store import tables
 from scheduler.store.dialect import Dialect
@@ -104,9 +102,10 @@ def _key_of(kind: Kind, table: Table) -> Column[Any]:
     return table.c.sequence if kind == "reservations" else table.c.id
 
 
+MARKET: Final = "market"
+"""Name of the counter with the version of the market."""
 NO_RULES = StoredRules(version=0, document={}, rules=Rules())
 
-_LEADER_TERM = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
 _PRINCIPALS = select(*PRINCIPALS.columns).order_by(tables.principals.c.name)
 _RULES_ROW = tables.rules.c
 _RULES = select(_RULES_ROW.version, _RULES_ROW.document, _RULES_ROW.images).order_by(_RULES_ROW.version.desc()).limit(1)
@@ -118,13 +117,6 @@ def read_rules_version(session: Session) -> int:
     """Return the version of the scheduling rules in force; 0 if no rules were ever applied."""
     ((version,),) = session.fetch(_RULES_VERSION)
     return int(version)
-
-
-def load_leader_term(session: Session) -> LeaderTerm:
-    """Return the term and holder of the present leadership, with the time of its last tick."""
-    for row in session.fetch(_LEADER_TERM):
-        return LeaderTerm(*row)
-    raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")
 
 
 def read_principals(session: Session) -> list[StoredPrincipal]:

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from sqlalchemy import Boolean, Column, ColumnElement, Integer, Row, Table, type_coerce
 
 from scheduler.model.accounts import Account, BalanceSample
+from scheduler.model.costs import BookedMachine, Cost
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.market import InstanceType, Price, PriceChange
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import OutboxMessage, StoredAnswer, StoredPrincipal
@@ -157,3 +159,8 @@ EVENTS: Final = Shape(tables.events, Event)
 ANSWERS: Final = Shape(tables.requests, StoredAnswer)
 PRINCIPALS: Final = Shape(tables.principals, StoredPrincipal)
 OUTGOING: Final = Shape(tables.outgoing, OutboxMessage)
+COSTS: Final = Shape(tables.costs, Cost)
+BOOKED: Final = Shape(tables.booked_machines, BookedMachine)
+INSTANCE_TYPES: Final = Shape(tables.instance_types, InstanceType)
+PRICES: Final = Shape(tables.prices, Price)
+PRICE_CHANGES: Final = Shape(tables.price_changes, PriceChange)

@@ -6,11 +6,13 @@ from contextlib import AbstractContextManager, contextmanager
 from heapq import merge
 from operator import itemgetter
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import (
+    ColumnElement,
     Engine,
+    Select,
     Table,
     bindparam,
     delete,
@@ -43,13 +45,13 @@ from scheduler.ports import (
     StoreUnavailableError,
 )
 from scheduler.ports.store import Store
-from scheduler.store import sql_ledger, tables
+from scheduler.store import tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.reading import (
+    MARKET,
     NOT_OVER,
     RowVersions,
     RulesReader,
-    load_leader_term,
     read_images,
     read_principals,
     read_reservations,
@@ -57,16 +59,22 @@ from scheduler.store.reading import (
 )
 from scheduler.store.seen import HighestSeen
 from scheduler.store.session import CHUNK_ROWS, Session, open_session
-from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
-from scheduler.store.shared_rules import RECENT_SECONDS, ReadsCosts
-from scheduler.store.sql_transaction import (
-    SqlTransaction,
-    prune_price_changes,
-    read_holds,
-    read_market,
-    read_price_changes,
-    read_rules_versions,
+from scheduler.store.shapes import (
+    ACCOUNTS,
+    BALANCES,
+    COSTS,
+    EVENTS,
+    HOLDS,
+    INSTANCE_TYPES,
+    OUTGOING,
+    PRICE_CHANGES,
+    PRICES,
+    RESERVATIONS,
+    SLOTS,
+    Record,
 )
+from scheduler.store.shared_rules import RECENT_SECONDS, ReadsCosts
+from scheduler.store.sql_transaction import SqlTransaction
 from scheduler.store.statements import FIND_SESSION, Statements
 
 _RESERVATION = tables.reservations.c
@@ -87,6 +95,16 @@ _BALANCES = (
     .where(tables.balances.c.account == bindparam("of_account"), tables.balances.c.at >= bindparam("since"))
     .order_by(tables.balances.c.at)
 )
+_COSTS = select(*COSTS.columns).where(tables.costs.c.hour >= bindparam("since"))
+_LEADER_TERM = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
+_MARKET_VERSION = select(tables.counters.c.value).where(tables.counters.c.name == MARKET)
+_VERSIONS = select(
+    func.coalesce(select(func.max(_RULES.version)).scalar_subquery(), 0),
+    func.coalesce(_MARKET_VERSION.scalar_subquery(), 0),
+)
+_PRICE = tables.prices.c
+_TYPES = select(*INSTANCE_TYPES.columns).order_by(tables.instance_types.c.name)
+_PRICES = select(*PRICES.columns).order_by(_PRICE.type, _PRICE.zone, _PRICE.market)
 _METERED = _ALL_SLOTS.where(tables.slots.c.meter.is_not(None))
 _RECENT = select(*RESERVATIONS.columns).where(or_(NOT_OVER, _RESERVATION.ended_at > bindparam("ended_after")))
 BITE_ROWS: Final = 10 * CHUNK_ROWS
@@ -174,18 +192,19 @@ class SqlStore(ReadsCosts, Store):
 
     @override
     def rules_versions(self) -> RulesVersion:
-        with self._reading() as session:
-            return read_rules_versions(session)
+        ((document, market),) = self._fetch(_VERSIONS)
+        return RulesVersion(int(document), int(market))
 
     @override
     def load_market(self) -> StoredMarket:
         with self._reading() as session:
-            return read_market(session)
+            version = next((int(value) for (value,) in session.fetch(_MARKET_VERSION)), 0)
+            types = tuple(INSTANCE_TYPES.read_all(session.fetch(_TYPES)))
+            return StoredMarket(version=version, types=types, prices=tuple(PRICES.read_all(session.fetch(_PRICES))))
 
     @override
     def find_holds(self) -> list[Hold]:
-        with self._reading() as session:
-            return read_holds(session)
+        return HOLDS.read_all(self._fetch(_ALL_HOLDS.order_by(tables.holds.c.id)))
 
     @override
     def load_rules(self) -> StoredRules:
@@ -194,15 +213,14 @@ class SqlStore(ReadsCosts, Store):
 
     @override
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        with self._reading() as session:
-            found = select(_RULES.version, _RULES.applied_at, _RULES.document, _RULES.images)
-            if version is not None:
-                found = found.where(_RULES.version == version)
-            newest = session.fetch(found.order_by(_RULES.version.desc()).limit(limit))
-            return [
-                AppliedRules(number, at, msgspec.json.decode(text), read_images(images))
-                for number, at, text, images in reversed(newest)
-            ]
+        found = select(_RULES.version, _RULES.applied_at, _RULES.document, _RULES.images)
+        if version is not None:
+            found = found.where(_RULES.version == version)
+        newest = self._fetch(found.order_by(_RULES.version.desc()).limit(limit))
+        return [
+            AppliedRules(number, at, msgspec.json.decode(text), read_images(images))
+            for number, at, text, images in reversed(newest)
+        ]
 
     @override
     def find_principals(self) -> list[StoredPrincipal]:
@@ -211,13 +229,13 @@ class SqlStore(ReadsCosts, Store):
 
     @override
     def is_session_ended(self, session: str) -> bool:
-        with self._reading() as found:
-            return bool(found.fetch(FIND_SESSION, session=session))
+        return bool(self._fetch(FIND_SESSION, session=session))
 
     @override
     def load_leader_term(self) -> LeaderTerm:
-        with self._reading() as session:
-            return load_leader_term(session)
+        for row in self._fetch(_LEADER_TERM):
+            return LeaderTerm(*row)
+        raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")
 
     @override
     def read_rows(self) -> Iterator[Row]:
@@ -282,57 +300,46 @@ class SqlStore(ReadsCosts, Store):
 
     @override
     def find_accounts(self) -> list[Account]:
-        with self._reading() as session:
-            return ACCOUNTS.read_all(session.fetch(_ALL_ACCOUNTS.order_by(tables.accounts.c.id)))
+        return ACCOUNTS.read_all(self._fetch(_ALL_ACCOUNTS.order_by(tables.accounts.c.id)))
 
     @override
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
-        with self._reading() as session:
-            return BALANCES.read_all(session.fetch(_BALANCES, of_account=account, since=since))
+        return BALANCES.read_all(self._fetch(_BALANCES, of_account=account, since=since))
 
     @override
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
         with self._reading() as session:
             now = session.read_cluster().now
-            booked = sql_ledger.COSTS.read_all(session.fetch(sql_ledger.SINCE, since=since))
+            booked = COSTS.read_all(session.fetch(_COSTS, since=since))
             return booked, SLOTS.read_all(session.fetch(_METERED)), now
 
     @override
     def prune_costs(self, before: float) -> int:
-        with self._writing() as session:
-            return session.change(sql_ledger.prune_costs(before))
+        return self._delete(tables.costs, tables.costs.c.hour < before)
 
     @override
     def prune_booked_machines(self, before: float) -> int:
-        with self._writing() as session:
-            return session.change(sql_ledger.prune_booked_machines(before))
+        return self._delete(tables.booked_machines, tables.booked_machines.c.until < before)
 
     @override
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
-        """Return the stored price changes of these instance types, sorted by type, zone, market and hour. See
-        PriceHistory.
-        """
         with self._reading() as session:
-            return read_price_changes(session, types)
+            statement = select(*PRICE_CHANGES.columns).where(tables.price_changes.c.type.in_(self._dialect.ids()))
+            found = map(PRICE_CHANGES.read, session.fetch_for(statement, types))
+            return sorted(found, key=lambda each: each.key)
 
     @override
     def prune_price_changes(self, before: float) -> int:
-        """Delete the price changes of hours that began before `before`. Return the number of deleted rows. See
-        PriceHistory.
-        """
-        with self._writing() as session:
-            return prune_price_changes(session, before)
+        return self._delete(tables.price_changes, tables.price_changes.c.hour < before)
 
     @override
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        with self._reading() as session:
-            return OUTGOING.read_all(session.fetch(_DUE, sent_before=sent_before, limit=limit))
+        return OUTGOING.read_all(self._fetch(_DUE, sent_before=sent_before, limit=limit))
 
     @override
     def count_phases(self) -> dict[str, int]:
-        with self._reading() as session:
-            counted = dict(tuple(row) for row in session.fetch(_PHASES))
-            return {phase: counted.get(phase, 0) for phase in PHASES}
+        counted = dict(tuple(row) for row in self._fetch(_PHASES))
+        return {phase: counted.get(phase, 0) for phase in PHASES}
 
     @override
     def read_events(self, which: EventFilter) -> list[Event]:
@@ -340,16 +347,11 @@ class SqlStore(ReadsCosts, Store):
         same = [_EVENT[name] == value for name, value in wanted.items() if value is not None]
         order = _EVENT.number.desc() if which.newest else _EVENT.number
         chosen = select(*EVENTS.columns).where(_EVENT.number > which.after, *same).order_by(order).limit(which.limit)
-        with self._reading() as session:
-            found = EVENTS.read_all(session.fetch(chosen))
-            return found[::-1] if which.newest else found
+        found = EVENTS.read_all(self._fetch(chosen))
+        return found[::-1] if which.newest else found
 
     @override
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete old rows: events and balances from before `events_before`, answers to requests from before
-        `requests_before`, and reservations that ended before `ended_before`. Return the number of deleted rows. See
-        Store.
-        """
         total = self._prune_before(tables.events, events_before)
         total += self._prune_before(tables.balances, events_before)
         total += self._prune_before(tables.requests, requests_before)
@@ -373,6 +375,15 @@ class SqlStore(ReadsCosts, Store):
             total += gone
             if gone < BITE_ROWS:
                 return total
+
+    def _fetch(self, statement: Select[Any], **values: object) -> Sequence[Record]:
+        """Execute one statement in a transaction of its own."""
+        with self._reading() as session:
+            return session.fetch(statement, **values)
+
+    def _delete(self, table: Table, condition: ColumnElement[bool]) -> int:
+        with self._writing() as session:
+            return session.change(delete(table).where(condition))
 
     def _reading(self) -> AbstractContextManager[Session]:
         return open_session(self.engine, self._dialect, writes=False)

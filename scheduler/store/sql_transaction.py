@@ -4,14 +4,15 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Executable
+from sqlalchemy import Executable, delete
 from typing_extensions import override
 
 from scheduler.model.accounts import Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
-from scheduler.model.costs import Cost
+from scheduler.model.costs import BookedMachine, Cost, add_costs
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.market import InstanceType, Price, PriceChange
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
@@ -27,20 +28,92 @@ from scheduler.ports import (
     StoredPrincipal,
     StoredRules,
 )
+from scheduler.ports.ledger import CostWriter
+from scheduler.ports.market import MarketWrites
 from scheduler.ports.store import Transaction
 from scheduler.store import statements as fixed
+from scheduler.store import tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.reading import (
+    MARKET,
     RulesReader,
     read_principals,
     read_reservations,
     read_rules_version,
 )
-from scheduler.store.session import Session
-from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
+from scheduler.store.session import Session, cut
+from scheduler.store.shapes import (
+    ACCOUNTS,
+    ANSWERS,
+    HOLDS,
+    INSTANCE_TYPES,
+    LEASES,
+    PRICE_CHANGES,
+    PRICES,
+    SLOTS,
+    StoredLease,
+)
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
-from scheduler.store.sql_transaction import SqlLedgerWrites, SqlMarketWrites
 from scheduler.store.statements import LeaseStatements, RowStatements, Statements
+
+
+class SqlLedgerWrites(CostWriter):
+    """The part of a SqlTransaction that writes into the cost ledger. See CostWriter."""
+
+    _session: Session
+    _statements: Statements
+    _now: float
+    _costs: list[Cost]
+
+    @override
+    def book(self, costs: Sequence[Cost]) -> None:
+        self._costs += costs
+
+    @override
+    def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
+        rows = [BookedMachine(name, born[name], max(born[name], self._now)) for name in sorted(born)]
+        bulk, bind = self._statements.advance_booked, self._session.dialect.bind_rows
+        found: dict[str, float] = {}
+        for chunk in cut(rows):
+            shared, values = bind(bulk, chunk)
+            found |= dict(self._session.fetch(bulk.statement(shared), **values))
+        return found
+
+    def _write_costs(self) -> None:
+        if self._costs:
+            # All transactions lock these rows in the order of their keys, and only for the time of the commit.
+            self._session.write(self._statements.add_costs, add_costs(self._costs))
+
+
+class SqlMarketWrites(MarketWrites):
+    """The part of a SqlTransaction that writes instance types and prices. See MarketWrites."""
+
+    _session: Session
+
+    @override
+    def save_types(self, types: Sequence[InstanceType]) -> None:
+        by_name = {each.name: each for each in types}
+        self._session.write(INSTANCE_TYPES.put(self._session.dialect), [by_name[name] for name in sorted(by_name)])
+
+    @override
+    def delete_types(self, names: Iterable[str]) -> None:
+        known = tables.instance_types
+        self._session.change_for(delete(known).where(known.c.name.in_(self._session.dialect.ids())), names)
+
+    @override
+    def save_prices(self, prices: Sequence[Price]) -> None:
+        by_key = {price.key: price for price in prices}
+        self._session.write(PRICES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
+
+    @override
+    def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
+        by_key = {each.key: each for each in changes}
+        self._session.write(PRICE_CHANGES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
+
+    @override
+    def count_market_change(self) -> None:
+        self._session.fetch(fixed.COUNT, counter=MARKET, count=1)
+
 
 # The stored leases of the reservations in one transaction. Only changed leases are written.
 #
@@ -154,7 +227,6 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing, Transacti
         self._now, self._rules_version = cluster.now, cluster.rules_version
         self._events: list[Event] = []
         self._costs: list[Cost] = []
-        self._ledger = statements.ledger
         self._token = self._last_token = 0
         """`_token`: last fencing token that was returned; `_last_token`: last one reserved in the database."""
         self._has_sequence = False

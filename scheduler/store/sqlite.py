@@ -106,7 +106,6 @@ class SqliteConnection:
         return self._driver.execute(form.text, [given[name] for name in form.names])
 
     def commit(self) -> None:
-        """Commit the transaction."""
         self._driver.commit()
 
     def rollback(self) -> None:
@@ -389,9 +388,6 @@ class SqliteDialect(Dialect):
 
     @override
     def ids(self) -> Select[tuple[str]]:
-        """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for `IN (...)`. See
-        Dialect.
-        """
         ids = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="ids")
         return select(ids.c.value)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Delete,
     FromClause,
     Insert,
@@ -23,6 +24,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.sql.dml import ReturningInsert
 
 from scheduler.model.accounts import FREE
 from scheduler.model.transitions import INACTIVE
@@ -32,6 +34,8 @@ from scheduler.store.shapes import (
     ACCOUNTS,
     ANSWERS,
     BALANCES,
+    BOOKED,
+    COSTS,
     EVENTS,
     HOLDS,
     LEASES,
@@ -42,7 +46,6 @@ from scheduler.store.shapes import (
     Shape,
 )
 from scheduler.store.shared_rules import VERSIONS_A_RESTORE
-from scheduler.store.sql_transaction import LedgerStatements
 
 # SQL statements of transactions that are the same for every kind of database.
 
@@ -145,12 +148,10 @@ class Statements:
 
     @cached_property
     def insert_answers(self) -> Bulk:
-        """The statement that inserts answers to requests."""
         return _insert(self._dialect, ANSWERS, tables.requests.c)
 
     @cached_property
     def find_answers(self) -> Select[Any]:
-        """The statement that selects the answers to the requests with the given ids."""
         return select(*ANSWERS.columns).where(tables.requests.c.id.in_(self._dialect.ids()))
 
     @cached_property
@@ -168,9 +169,31 @@ class Statements:
         return BALANCES.put(self._dialect)
 
     @cached_property
-    def ledger(self) -> LedgerStatements:
-        """The statements of the cost ledger."""
-        return LedgerStatements(self._dialect)
+    def add_costs(self) -> Bulk:
+        """The statement that adds costs to the rows of the ledger with the same keys; it inserts a row of a new key."""
+        costs = tables.costs
+        return Bulk(
+            self._dialect,
+            tuple(COSTS.fields(costs.c)),
+            lambda given: self._dialect.upsert(costs, given, lambda column, added: column + added),
+        )
+
+    @cached_property
+    def advance_booked(self) -> Bulk:
+        """The statement that stores a new booked interval for each given machine. The interval begins where the
+        machine's last one ended, and ends at the given time. The result of the statement has the begins of the new
+        intervals.
+        """
+        booked = tables.booked_machines
+        until = booked.c.until
+
+        def advance(column: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
+            return until if column is booked.c.since else case((given > until, given), else_=until)
+
+        def make(given: FromClause) -> ReturningInsert[Any]:
+            return self._dialect.upsert(booked, given, advance).returning(booked.c.machine, booked.c.since)
+
+        return Bulk(self._dialect, tuple(BOOKED.fields(booked.c)), make)
 
     @cached_property
     def put_principals(self) -> Bulk:
@@ -179,7 +202,6 @@ class Statements:
 
     @cached_property
     def delete_principals(self) -> Delete:
-        """The statement that deletes the principals with the given names."""
         return delete(tables.principals).where(tables.principals.c.name.in_(self._dialect.ids()))
 
     @cached_property
@@ -207,7 +229,6 @@ class RowStatements:
 
     @cached_property
     def insert(self) -> Bulk:
-        """The statement that inserts rows of this kind."""
         columns = [column for column in self._table.c if not column.computed]
         return _insert(self._dialect, self._shape, columns)
 
@@ -234,7 +255,6 @@ class RowStatements:
 
     @cached_property
     def find(self) -> Select[Any]:
-        """The statement that selects the rows with the given ids without locking them."""
         return select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
 
     @cached_property
@@ -285,7 +305,6 @@ class LeaseStatements:
 
     @cached_property
     def insert(self) -> Bulk:
-        """The statement that inserts leases (StoredLeases)."""
         return _insert(self._dialect, self._shape, self._table.c)
 
     @cached_property

@@ -57,9 +57,6 @@ class MemoryMeter(Meter):
 
     @override
     def note_probes(self, slots: Sequence[str], at: float) -> None:
-        """Record `at` as the time at which the machines of these slots answered a probe or EC2 reported them. See
-        Meter.
-        """
         self.probed.update(dict.fromkeys(slots, at))
 
     @override
@@ -220,9 +217,6 @@ class MemoryViewCache(ViewCache):
 
     @override
     def load(self) -> View | None:
-        """Read the whole view, keep it as this process's own copy, and return it; None if the view is not valid. See
-        ViewCache.
-        """
         with self.redis.guard:
             self._view = None if self.redis.generation is None else self._copy()
             return self._view
@@ -354,12 +348,10 @@ class MemoryLeaderLock(LeaderLock):
 
     @override
     def seconds_until_free(self) -> float:
-        """Return the seconds until the leader lock expires if it is not renewed; 0 if no process has it."""
         return self.lock_holder.until - self._clock() if self._holder() is not None else 0.0
 
     @override
     def seconds_left(self) -> float:
-        """Return the seconds until this process's leader lock expires; 0 if the process does not have it."""
         return self.lock_holder.until - self._clock() if self._holder() is self._me else 0.0
 
     def _holder(self) -> object | None:
@@ -378,9 +370,6 @@ class MemoryHeartbeats(Heartbeats):
         self._beats, self._kept_since = {}, self._clock()
 
     def beat(self, slot: str, machine: str, version: str | None = None, run: str | None = None) -> None:
-        """Store a heartbeat that this machine sends now for the slot. `version`: the version of the slot that the
-        machine knows. `run`: the run of its agent.
-        """
         self.put(slot, Heartbeat(machine, version))
         if run is not None:
             self.put(slot, Heartbeat(machine, version), run)

@@ -95,9 +95,6 @@ class RedisMeter(Meter):
 
     @override
     def note_probes(self, slots: Sequence[str], at: float) -> None:
-        """Record `at` as the time at which the machines of these slots answered a probe or EC2 reported them. See
-        Meter.
-        """
         fields: dict[Field, Field] = {msgspec.json.encode((PROBED, [slot], "")).decode(): at for slot in slots}
         with suppress(redis.RedisError):
             if fields:

@@ -272,9 +272,6 @@ class RedisRecord(ClusterRecord, EarlyRead):
 
     @override
     def keep_replies(self, replies: Sequence[Any] | None) -> None:
-        """Keep the replies to the commands of `list_commands`, so that the next `read` need not send them. None: there
-        are no replies, and `read` sends its commands itself.
-        """
         self._early = replies
 
     @redis_errors()
@@ -324,9 +321,6 @@ class RedisRecord(ClusterRecord, EarlyRead):
     @redis_errors()
     @override
     def end_restore(self, identity: str, term: int, token: int) -> None:
-        """Replace the contents of the cluster record by these values, and remove the mark of a restore. See
-        ClusterRecord.
-        """
         with self._client.pipeline(transaction=True) as pipeline:
             pipeline.delete(self._highest)
             pipeline.set(self._cluster, identity)
@@ -417,9 +411,6 @@ class RedisLeaderLock(LeaderLock):
     @redis_errors()
     @override
     def seconds_until_free(self) -> float:
-        """Return the seconds until the leader lock expires if it is not renewed; 0 if no process has it. See
-        LeaderLock.
-        """
         # A result below 0 means that no process has the lock.
         return max(0.0, self._client.pttl(self._keys[0]) / 1000)
 

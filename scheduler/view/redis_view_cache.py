@@ -178,20 +178,11 @@ class RedisViewCache(ViewCache, EarlyRead):
 
     @override
     def keep_replies(self, replies: Sequence[Any] | None) -> None:
-        """Keep the replies to the Redis commands of `list_commands`, so that the next `catch_up` need not send them.
-        None: there are no replies, and `catch_up` reads the changes itself.
-        """
         self._early = None if replies is None else (self._generation, self._sequence, replies[0])
 
     @redis_errors()
     @override
     def load(self) -> View | None:
-        """Read the whole view, keep it as this process's own copy, and return it; None if the view is not valid. See
-        ViewCache.
-
-        Other processes may publish while the rows are scanned. Therefore all changes since the begin of the scan are
-        applied after it. A change replaces a row that was scanned earlier, and is ignored if the scanned row is newer.
-        """
         self._view = None
         for _ in range(LOADS_TRIED):
             position = cast("tuple[bytes, int] | None", self._position(self._keys.position))
@@ -234,9 +225,6 @@ class RedisViewCache(ViewCache, EarlyRead):
     @redis_errors()
     @override
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """Rename the Redis keys that have a wrong type or unreadable contents, and return the renamed keys. See
-        ViewCache.
-        """
         # Repair the list of renamed keys first, so that it can be written.
         set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
         types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
@@ -255,7 +243,6 @@ class RedisViewCache(ViewCache, EarlyRead):
     @redis_errors()
     @override
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """Remove these entries from the list of Redis keys that were renamed because their contents were wrong."""
         forget_records(self._client, self._prefix, records)
 
     @redis_errors()

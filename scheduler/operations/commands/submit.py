@@ -314,5 +314,4 @@ def refuse_item(item: Item, index: int) -> Answer:
 
 
 def refuse(faults: Sequence[Fault], index: int = 0) -> Answer:
-    """Return the answer that refuses a document for these faults. `index`: the position of the document in its list."""
     return {"ok": False, "errors": [{"index": index, **msgspec.to_builtins(each)} for each in faults]}

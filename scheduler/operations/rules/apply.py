@@ -79,7 +79,6 @@ class Applied(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Return whether the rules changed."""
         return self.change_set is not None
 
     def announce(self, ports: Ports) -> None:

@@ -255,7 +255,6 @@ class _Writer:
 
     @cached_property
     def slots(self) -> SlotWriter:
-        """The writer for slots."""
         return SlotWriter(self._work, self._rules, self._new_id)
 
     @cached_property
