@@ -173,7 +173,8 @@ class Search:
                 leased = _list_leased(self.view, outcome, self.now, self.reservation.id)
                 stages.enter_context(_changed(self.view, [*ready, *returned, *leased]))
                 return is_served(self._plan(self.rules), self.reservation.id)
-            longest = self.now + _find_longest_start(self)
+            starts = (each.launch_timeout + each.boot_timeout + each.binding_timeout for _, each in list_pools(self))
+            longest = self.now + max(starts, default=0.0)
             for moment in range(MOST_MOMENTS + 1):
                 last = self._boot(outcome, stages)
                 if last is None or not self._is_served_by_ready(last):
@@ -374,12 +375,6 @@ def _list_kept_up(view: View, rules: Rules, now: float, later: float) -> Iterato
 
 def _launches(outcome: Plan) -> bool:
     return any(isinstance(each, Launch | Start) for each in outcome.decisions)
-
-
-def _find_longest_start(search: Search) -> float:
-    """Return the most seconds after which a machine of the pools that may serve the reservation is ready."""
-    times = [each.launch_timeout + each.boot_timeout + each.binding_timeout for _, each in list_pools(search)]
-    return max(times, default=0.0)
 
 
 def list_started(

@@ -120,13 +120,12 @@ def list_budget_faults(budgets: Mapping[str, Budget], pools: Mapping[str, Pool])
             if pool not in pools:
                 yield Fault(f"budgets.{name}.pools", f"a configured pool{suggest(pool, pools)}", show(pool))
         if budget.is_limit and not budget.accounts:  # the minimum is launched for no account
-            cost = sum(_cost_of_minimum(each) for pool, each in pools.items() if budget.covers(pool, ""))
+            cost = sum(
+                each.min_slots * min((offering.price for offering in each.offerings), default=0.0)
+                for pool, each in pools.items()
+                if budget.covers(pool, "")
+            )
             yield from _list_too_low(name, budget, cost)
-
-
-def _cost_of_minimum(pool: Pool) -> float:
-    """Return the least cost per hour of the `min_slots` of a pool, in dollars."""
-    return pool.min_slots * min((each.price for each in pool.offerings), default=0.0)
 
 
 def _list_too_low(name: str, budget: Budget, cost: float) -> Iterator[Fault]:

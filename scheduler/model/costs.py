@@ -106,7 +106,7 @@ def measure_bill(pool: str, meter: Meter, until: float, since: float = 0.0) -> I
         if cost.dollars:
             more += cost.seconds / HOUR * find_billed_price(meter) - cost.dollars
         if more:
-            yield _adjust(cost, more)
+            yield msgspec.structs.replace(cost, kind="adjusted", seconds=0.0, dollars=more, unpriced=0.0)
 
 
 def find_billed_price(meter: Meter) -> float:
@@ -114,10 +114,6 @@ def find_billed_price(meter: Meter) -> float:
     if meter.phase != "running":
         return 0.0
     return (meter.price if meter.spot is None else meter.spot) or 0.0
-
-
-def _adjust(cost: Cost, dollars: float) -> Cost:
-    return msgspec.structs.replace(cost, kind="adjusted", seconds=0.0, dollars=dollars, unpriced=0.0)
 
 
 def _close(pool: str, meter: Meter, until: float, *, is_last: bool, is_taken_back: bool) -> tuple[Meter, list[Cost]]:

@@ -84,13 +84,6 @@ PLAIN_READERS: Final[dict[Any, Read]] = {
 }
 
 
-def make_converter(kind: Any) -> Read:
-    """Return a reader for the type `kind`, such as `Secret`: it calls `kind` on values that do not have
-    the type yet.
-    """
-    return lambda value: value if isinstance(value, kind) else kind(value)
-
-
 MOST_FAULTS: Final = 100
 """Maximum number of faults that are reported for one input."""
 Location = tuple[object, ...]
@@ -375,7 +368,10 @@ def make_reader(annotation: Any) -> Read:
         return _read_items(make_reader(arguments[0]), tuple, (list, tuple))
     if isinstance(annotation, type) and issubclass(annotation, Document):
         return lambda value: _read_table(annotation, value)
-    return PLAIN_READERS.get(annotation) or make_converter(annotation)
+    # Any other type, such as `Secret`, is called on values that do not have the type yet.
+    return PLAIN_READERS.get(annotation) or (
+        lambda value: value if isinstance(value, annotation) else annotation(value)
+    )
 
 
 def _check_around(read: Read, metadata: tuple[object, ...]) -> Read:

@@ -5,7 +5,7 @@ The classes here are tables below `config.pools.NAME`. They are documented and r
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import inf
@@ -93,10 +93,6 @@ may be missing.
 """
 
 
-def is_within(amount: float, span: Mapping[str, float]) -> bool:
-    return span.get(LEAST, 0.0) <= amount <= span.get(MOST, inf)
-
-
 class Requirements(Document):
     """What an instance type must have, so that the pool may launch it.
 
@@ -160,8 +156,9 @@ class Requirements(Document):
             yield "generation"
         has_kind = ACCELERATORS not in self.model_fields_set and any(getattr(self, each).get(LEAST) for each in KINDS)
         for key in ("cpus", "memory_mib", ACCELERATORS, *KINDS, "local_disk_gib"):
-            is_open = has_kind and key == ACCELERATORS
-            if not is_open and not is_within(getattr(kind, key), getattr(self, key)):
+            span = getattr(self, key)
+            is_within = span.get(LEAST, 0.0) <= getattr(kind, key) <= span.get(MOST, inf)
+            if not is_within and not (has_kind and key == ACCELERATORS):
                 yield key
         if kind.is_bare_metal and not self.bare_metal:
             yield "bare_metal"

@@ -46,10 +46,7 @@ ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {name: each.roles for name
 
 def find_role_fault(principal: Principal | None, verb: str) -> Fault | None:
     """Return a fault if the role of this principal may not use the verb. Return None if it may."""
-    return _compare_role(principal, ROLES_BY_VERB.get(verb, _OPERATOR))
-
-
-def _compare_role(principal: Principal | None, roles: frozenset[Role]) -> Fault | None:
+    roles = ROLES_BY_VERB.get(verb, _OPERATOR)
     if principal is None or principal.role in roles:
         return None
     wanted = f"a principal with the role {' or '.join(sorted(roles))}"

@@ -158,7 +158,18 @@ def _write_lost(ports: Ports, rows: Sequence[Reservation], *, resubmit: bool) ->
         outcome = work.flush()
         outcome.rows += [row for row in inserted if row.id in waits]
     announce(ports, outcome, kick=False)
-    return [_describe_lost(by_id[row.id], is_waiting=row.id in waits) for row in inserted]
+    return [
+        LostReservation(
+            id=row.id,
+            phase=row.phase,
+            account=row.request.account,
+            principal=row.principal,
+            token=row.token,
+            slots=[lease.slot for lease in row.leases],
+            outcome="resubmitted" if row.id in waits else "cancelled",
+        )
+        for row in (by_id[each.id] for each in inserted)
+    ]
 
 
 def _as_pending(row: Reservation, expires_at: float | None) -> Reservation:
@@ -172,18 +183,6 @@ def _as_pending(row: Reservation, expires_at: float | None) -> Reservation:
         revoke_by=None,
         revoke_reason=None,
         expires_at=expires_at,
-    )
-
-
-def _describe_lost(row: Reservation, *, is_waiting: bool) -> LostReservation:
-    return LostReservation(
-        id=row.id,
-        phase=row.phase,
-        account=row.request.account,
-        principal=row.principal,
-        token=row.token,
-        slots=[lease.slot for lease in row.leases],
-        outcome="resubmitted" if is_waiting else "cancelled",
     )
 
 

@@ -75,7 +75,9 @@ def _compare(found: Rehearsal) -> dict[str, Any]:
     return {
         **{name: [*_list_decisions(planned)] for name, planned in plans.items()},
         "totals": {name: _count_decisions(planned) for name, planned in plans.items()},
-        "waiting": {name: _count_codes(planned) for name, planned in plans.items()},
+        "waiting": {
+            name: dict(Counter(code for code, _ in planned.waiting.reasons)) for name, planned in plans.items()
+        },
     }
 
 
@@ -91,10 +93,6 @@ def _list_decisions(planned: Plan) -> Iterator[dict[str, Any]]:
 def _count_decisions(planned: Plan) -> dict[str, int]:
     kinds = Counter(type(each) for each in planned.decisions if not isinstance(each, Claim))
     return {str(kind.__struct_config__.tag): count for kind, count in kinds.items()}
-
-
-def _count_codes(planned: Plan) -> dict[str, int]:
-    return dict(Counter(code for code, _ in planned.waiting.reasons))
 
 
 def _cut_lists(table: Mapping[str, Any], most: int) -> dict[str, Any]:
@@ -186,14 +184,9 @@ def _write(
             principal=principal,
         )
     except RulesChangedError as error:
-        return None, refuse([_describe_race(error, asked.expected)])
+        wanted = f"the version of the rules in force, which is {error.version} now"
+        return None, refuse([Fault("expected", wanted, show(asked.expected), "conflict")])
     return applied, {"ok": True, "version": applied.version, "changed": applied.changed}
-
-
-def _describe_race(error: RulesChangedError, expected: int) -> Fault:
-    return Fault(
-        "expected", f"the version of the rules in force, which is {error.version} now", show(expected), "conflict"
-    )
 
 
 def _repeat(ports: Ports, known: StoredAnswer, request: str, sender: str | None) -> Answer:

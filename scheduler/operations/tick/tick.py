@@ -191,7 +191,12 @@ def load_view(ports: Ports, leader: Leader) -> View:
     """Return the current view: this process's own copy brought up to date, else the whole view loaded from Redis, else
     one rebuilt from SQL. Raises ViewUnavailableError after the last attempt.
     """
-    return _keep_trying(ports, leader, lambda: _load_once(ports))
+    cache = ports.view_cache
+
+    def read() -> View:
+        return cache.catch_up() or cache.load() or cache.rebuild(ports.store.read_rows())  # promise: view-rebuilt
+
+    return _keep_trying(ports, leader, read)
 
 
 def _keep_trying(ports: Ports, leader: Leader, read: Callable[[], T]) -> T:
@@ -209,11 +214,6 @@ def _keep_trying(ports: Ports, leader: Leader, read: Callable[[], T]) -> T:
                 raise
             leader.pause(pause)
     return read()
-
-
-def _load_once(ports: Ports) -> View:
-    # promise: view-rebuilt
-    return ports.view_cache.catch_up() or ports.view_cache.load() or ports.view_cache.rebuild(ports.store.read_rows())
 
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
