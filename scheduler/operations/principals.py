@@ -10,7 +10,7 @@ import msgspec
 from scheduler.model.events import Event
 from scheduler.model.principals import WORKER
 from scheduler.model.validation import Document, Fault, InvalidInputError, Name, read_document, show, suggest
-from scheduler.operations.unit_of_work import repeated_if_overtaken
+from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.ports import Store, StoredPrincipal, Transaction
 from scheduler.protocol.signing import make_key
 

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import msgspec
-from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from scheduler.model.accounts import Account, Levels, find_account
 from scheduler.model.costs import meter_slots
@@ -23,7 +22,7 @@ from scheduler.model.view import Row
 from scheduler.operations.change_set import ChangeSet, describe_notice
 from scheduler.policy.capacity.fits import Occupancy
 from scheduler.policy.quota.accounting import bill
-from scheduler.ports import ConflictError, OutboxMessage, StaleWriteError, Transaction
+from scheduler.ports import ConflictError, OutboxMessage, Transaction
 
 Key = tuple[str, str]
 """The id of a reservation and the name of the component that the lease is for."""
@@ -103,19 +102,6 @@ class LeasesBySlot:
         there = self._sums.get((lease.slot, lease.epoch))
         if there is not None:
             there.add(lease.state, lease.resources, times)
-
-
-MOST_TRIES: Final = 5
-
-repeated_if_overtaken = retry(
-    retry=retry_if_exception_type((StaleWriteError, ConflictError)), stop=stop_after_attempt(MOST_TRIES), reraise=True
-)
-"""Decorator for a function that runs one transaction. If another transaction has changed its rows meanwhile, the
-function is called again, at most 5 times in all.
-
-The function must read all that it needs within its transaction. A transaction that fails leaves nothing behind. The
-error of the last call is raised.
-"""
 
 
 Changed = TypeVar("Changed", Slot, Reservation)

@@ -16,11 +16,11 @@ from scheduler.operations.commands.submit import Answer
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.ports import Ports
+from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.commit import PlannedRules, commit
 from scheduler.operations.tick.leader import take_leader_term
 from scheduler.operations.tick.tick import carry_out, decide, tick
-from scheduler.operations.unit_of_work import repeated_if_overtaken
 from scheduler.ports import CloudError, DeposedError, Store, StoredRules
 from scheduler.store.opening import open_store
 from scheduler.view.memory import InMemoryRedis

@@ -19,10 +19,10 @@ from scheduler.operations.commands.submit import Answer, refuse
 from scheduler.operations.market import check_requirements
 from scheduler.operations.membership import check_membership
 from scheduler.operations.ports import Ports
+from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.rules.apply import Applied, RulesChangedError, write_rules
 from scheduler.operations.rules.history import describe_history
 from scheduler.operations.rules.preview import Rehearsal, rehearse_rules
-from scheduler.operations.unit_of_work import repeated_if_overtaken
 from scheduler.ports import StoredAnswer, Transaction
 
 RULES: Final = "rules"

@@ -19,7 +19,8 @@ from scheduler.operations.machines.holds import MOST_DELAY, forget_holds, note_r
 from scheduler.operations.machines.launch import is_put_off
 from scheduler.operations.machines.work import STOP_REFUSED, Refused, check_soon, put_off
 from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import UnitOfWork, repeated_if_overtaken
+from scheduler.operations.retry import repeated_if_overtaken
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import UNHEARD, Category, CloudError
 
 _GIVEN_UP: Final[frozenset[Category]] = frozenset({"misconfigured", "state"})

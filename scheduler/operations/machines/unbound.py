@@ -18,7 +18,8 @@ from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Meter, Slot
 from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import UnitOfWork, repeated_if_overtaken
+from scheduler.operations.retry import repeated_if_overtaken
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_configured
 from scheduler.ports import MOST_MESSAGE, CloudError
 

@@ -16,7 +16,8 @@ from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.market import check_requirements
 from scheduler.operations.membership import check_membership
 from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import UnitOfWork, repeated_if_overtaken
+from scheduler.operations.retry import repeated_if_overtaken
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.operations.writers.quota import drop_account, put_account
 from scheduler.policy.quota.accounting import stop
