@@ -8,7 +8,7 @@ import msgspec
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.lives import find_drift
 from scheduler.model.pools import Pool
-from scheduler.model.reservations import PublicRequest, Reservation, is_over
+from scheduler.model.reservations import Lease, PublicRequest, Reservation, is_over
 from scheduler.model.rules import AccountKeys, Rules
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row, View
