@@ -13,7 +13,7 @@ from leasehold import Client, Ended, NotAnswered, Refused, Unavailable, Unknown
 from scheduler.model.accounts import Account
 from scheduler.model.transitions import SlotState
 from scheduler.model.waits import Reason, Waits
-from scheduler.operations.notices import describe_row as describe_stored
+from scheduler.operations.change_set import describe_row as describe_stored
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 

@@ -11,8 +11,7 @@ from scheduler.model.history import Sample
 from scheduler.model.waits import MOST_NAMES, Reason, Waits
 from scheduler.protocol.names import RedisNames
 from scheduler.protocol.report import read_report
-from scheduler.view.redis_view_cache import RedisViewCache
-from scheduler.view.wait_blocks import BlockChange, WaitBlocks
+from scheduler.view.redis_view_cache import BlockChange, RedisViewCache, WaitBlocks
 
 NO_CAPACITY: Reason = ("no_capacity", "no slot is free")
 BOOTING: Reason = ("booting", "waits for linux-1")
