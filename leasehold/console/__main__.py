@@ -16,9 +16,10 @@ from leasehold.web.backend import Backend
 from leasehold.web.caller import PrincipalReader
 from leasehold.web.feed import Feed
 from leasehold.web.followed_view import FollowedView, GarbageKeeper
-from leasehold.web.gate import Gate, find_refusal, has_way_in
+from leasehold.web.gate import Gate
 from leasehold.web.http_protocol import BACKLOG, Doors, JoiningProtocol, find_most_connections
 from leasehold.web.token_file import TokenFileError
+from leasehold.web.ways_in import find_refusal, has_way_in
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import ForeignClusterError, Store
 from scheduler.store.opening import open_store

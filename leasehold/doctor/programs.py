@@ -11,7 +11,7 @@ from leasehold.doctor.database import read_tick_age
 from leasehold.doctor.findings import Finding, skipped
 from leasehold.doctor.rules import judge_celery, judge_console, judge_flower, judge_ticks
 from leasehold.errors import LeaseholdError, UntrustedFolder
-from leasehold.web.gate import find_refusal, has_way_in
+from leasehold.web.ways_in import find_refusal, has_way_in
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
 from scheduler.protocol.loopback import is_loopback

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.web.gate import find_refusal, has_way_in
+from leasehold.web.ways_in import find_refusal, has_way_in
 from scheduler.model.validation import InvalidInputError
 from scheduler.store.opening import open_store
 from tests.console.test_gate import a_principal
