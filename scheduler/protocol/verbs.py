@@ -2,7 +2,7 @@
 schemas, the order in which requests are put off, and the actions of scenarios derive from it.
 
 A new verb is an entry here, the function that carries it out (`scheduler/operations/commands`), and a method of the
-client (`leasehold/client/commands.py`). This module imports only the standard library, because the client uses it.
+client (`leasehold/client/core/commands.py`). This module imports only the standard library, because the client uses it.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Requests of a LoopClient: answers that come soon need no thread, and everything else goes on in one."""
+"""Requests of a LoopClient, the client of the HTTP server: its answers, rows, time limits and connections."""
 
 import asyncio
 import base64
@@ -13,9 +13,11 @@ import redis
 
 from leasehold.client.loop_client import LoopClient
 from leasehold.client.ports import Answered
+from leasehold.client.redis.lines import MOST_LINES
 from leasehold.errors import NotAnswered, Overloaded
 from scheduler.protocol.signing import format_key_line, make_key
 from scheduler.view.connection import make_redis
+from testbed.processes import wait_for
 from tests.builders import a_reservation
 from tests.client.intake import Document, FakeIntake, accept
 
@@ -131,3 +133,34 @@ def test_a_lost_connection_loses_no_request(intake: FakeIntake) -> None:
         assert (await ask(client)).answer["ok"]
 
     run(intake.url, act)
+
+
+def test_any_number_of_requests_at_once_have_a_few_connections_and_a_closed_client_none(
+    intake: FakeIntake, redis_url: str, redis_client: redis.Redis
+) -> None:
+    names = [f"r{number}" for number in range(3 * MOST_LINES)]
+    held: list[dict[str, Any]] = []
+    counts: list[int] = []
+
+    def count() -> int:
+        # Other tests use the same Redis.
+        return sum(each["name"] == "of-this-test" for each in redis_client.client_list())
+
+    def answer_when_all_have_come(verb: str, document: dict[str, Any]) -> dict[str, Any] | None:
+        held.append(document)
+        if len(held) < len(names):
+            return None
+        counts.append(count())
+        for each in held[:-1]:
+            redis_client.rpush(each["reply_to"], json.dumps(accept(verb, each)))
+        return accept(verb, document)
+
+    async def act(client: LoopClient) -> list[Answered]:
+        sent = (client.exchange("submit", {"id": name}, 30.0, None, has_row=False) for name in names)
+        return await asyncio.gather(*sent)
+
+    intake.handler = answer_when_all_have_come
+    found = run(f"{redis_url}?client_name=of-this-test", act)
+    assert [each.answer["reservation"] for each in found] == names
+    assert 2 <= counts[0] <= MOST_LINES + 1
+    wait_for(lambda: count() == 0, "the end of the connections")

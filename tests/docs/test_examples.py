@@ -30,7 +30,7 @@ NOT_RUN: Final = {
     'client = Client(\n    "rediss://': "it names a Redis with TLS on another host",
     'client = Client("https://': "it names a server on another host",
     "import json\nfrom celery import": "tests/system/test_plain_celery.py runs it",
-    'with client.lease(\n    system="lab"': "the loop ends with the lease only; tests/client/test_elastic.py plays one",
+    'with client.lease(\n    system="lab"': "the loop ends with the lease only; tests/system/test_elastic.py plays one",
     "from leasehold.stack import Stack": "the rules of the example are an ellipsis; the fixture starts a Stack",
 }
 """The beginning of a command or program -> why it does not run here."""

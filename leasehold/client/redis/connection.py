@@ -1,7 +1,6 @@
 """The connections of a client to Redis, and the errors that the client raises if Redis fails."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import redis
@@ -19,31 +18,6 @@ def make_redis(url: str) -> redis.Redis:
     after a fork.
     """
     return open_redis(url, socket_seconds=SOCKET_SECONDS, connect_seconds=CONNECT_SECONDS)
-
-
-def ask_redis(client: redis.Redis, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
-    """Send commands in one piece and return their replies as Redis sends them: bytes, int, list or None. If Redis
-    refuses a command, the list ends with a ResponseError in place of the reply to this command; the replies to later
-    commands are omitted. Raise another RedisError if the connection is lost.
-
-    A pipeline of redis-py would take more than twice the CPU time: it builds an object for each command, and parses the
-    reply to INFO.
-    """
-    connection: Any = client.connection_pool.get_connection()
-    replies: list[Any] = []
-    try:
-        connection.send_packed_command(connection.pack_commands(commands))
-        replies.extend(connection.read_response() for _ in commands)
-    except redis.ResponseError as error:
-        connection.disconnect()
-        return [*replies, error]
-    except BaseException:
-        # A reply that comes later would be taken for that of the next command.
-        connection.disconnect()
-        raise
-    finally:
-        client.connection_pool.release(connection)
-    return replies
 
 
 def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cannot be reached") -> Unavailable:

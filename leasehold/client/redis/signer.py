@@ -30,11 +30,6 @@ class Signer:
         self._asked_at = float("-inf")
 
     @property
-    def knows_cluster(self) -> bool:
-        """Whether the credentials contain the identity of the cluster, so that signing never reads Redis."""
-        return self._credentials.cluster is not None
-
-    @property
     def is_due(self) -> bool:
         """Whether the next signature needs the cluster's identity from Redis."""
         return self._credentials.cluster is None and time.monotonic() - self._asked_at > CLUSTER_SECONDS

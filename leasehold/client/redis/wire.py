@@ -1,9 +1,8 @@
 """Send requests as Celery tasks, and receive their answers on Redis lists.
 
-Copies of a request with the same id are sent until its answer arrives (`leasehold/client/exchange.py`). The intake
-worker carries the request out once and gives every copy the same answer. So if Redis loses a message, or a worker ends
-before its commit or its answer, the request is delayed and no reservation is lost (docs/reference/protocol.md,
-"Answers").
+Copies of a request with the same id are sent until its answer arrives (`exchange.py`). The intake worker carries the
+request out once and gives every copy the same answer. So if Redis loses a message, or a worker ends before its commit
+or its answer, the request is delayed and no reservation is lost (docs/reference/protocol.md, "Answers").
 """
 
 import asyncio
