@@ -25,6 +25,10 @@ class Sizes:
     large_pending: int = 1_000_000
     rounds: int = 3
     idle_rounds: int = 300
+    single_leases: int = 2_000
+    """Leases of a round that are taken one by one."""
+    at_once: int = 50
+    """Threads or tasks that take them."""
     seconds: float = 10.0
     """Duration of a round with concurrent producers."""
     renewal_seconds: float = 60.0
@@ -42,6 +46,7 @@ QUICK: Final = Sizes(
     large_pending=20_000,
     rounds=1,
     idle_rounds=60,
+    single_leases=500,
     seconds=3.0,
     renewal_seconds=3.0,
 )
@@ -139,11 +144,27 @@ def _list_singles(sizes: Sizes) -> tuple[Row, ...]:
         f"single `reserve()` by {sizes.producers} producers, SQLite",
         "idle, submit → leased: p50",
         "the same: p99",
+        "idle, submit → leased, PostgreSQL: p50",
     )
     return (
         Row("singles", "producers.rate", whats[0], RATE, 1_000, 2_000, is_sized=False),
         Row("singles", "idle.p50", whats[1], MILLISECOND, 10, 7, beside="p50", is_sized=False),
         Row("singles", "idle.p99", whats[2], MILLISECOND, 40, None, beside="p99", is_sized=False),
+        Row("singles", "idle_postgresql.p50", whats[3], MILLISECOND, 10, 7, beside="p50", is_sized=False),
+        *_list_single_leases(sizes),
+    )
+
+
+def _list_single_leases(sizes: Sizes) -> tuple[Row, ...]:
+    threads = f"single leases, `with client.lease()` by {sizes.at_once} threads, SQLite"
+    asked: tuple[tuple[str, str, str, float, float | None], ...] = (
+        ("threads", threads, RATE, 900, 2_000),
+        ("threads_cpu", "the same: CPU of all processes for a lease", MILLISECOND, 2, None),
+        ("asyncio", f"single leases by one asyncio client, {sizes.at_once} at once", RATE, 1_200, 2_500),
+        ("calls", f"single leases, `reserve`, wait, `release` by {sizes.at_once} threads", RATE, 1_200, 2_500),
+    )
+    return tuple(
+        Row("singles", f"leases.{key}", what, unit, least, aim, is_sized=False) for key, what, unit, least, aim in asked
     )
 
 

@@ -83,9 +83,9 @@ def measure_intake(count: int, rounds: int, database_url: str | None) -> float:
     return median(rates)
 
 
-def measure_idle(rounds: int) -> dict[str, float]:
+def measure_idle(rounds: int, database_url: str | None) -> dict[str, float]:
     """Return the milliseconds of an idle lease, and those of a Celery task on the same stack."""
-    with open_stack(slots=4, leases_per_slot=4) as (stack, client):
+    with open_stack(slots=4, leases_per_slot=4, database_url=database_url) as (stack, client):
         view = stack.configuration.settings.view
         wire = RequestTransport(stack.url, view.prefix, stack.configuration.settings.view_url)
         for _ in range(WARM_UP):
@@ -121,7 +121,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of renewals without a pause; default: %(default)s")
     options = parser.parse_args()
     if options.what == "idle":
-        json.dump(measure_idle(options.rounds), sys.stdout)
+        with open_postgresql() if options.postgresql else nullcontext() as url:
+            json.dump(measure_idle(options.rounds, url), sys.stdout)
         return
     with open_postgresql() if options.postgresql else nullcontext() as url:
         found = {"intake": measure_intake(options.count, options.rounds, url)}

@@ -28,6 +28,8 @@ def list_steps(sizes: Sizes) -> tuple[Step, ...]:
     counts_of_bulk = ("--count", f"{sizes.count}", "--many", f"{sizes.many}", "--rounds", f"{sizes.rounds}")
     bulk = ("bulk", *counts_of_bulk, "--seconds", f"{sizes.renewal_seconds}")
     singles = ("--producers", f"{sizes.producers}", "--seconds", f"{sizes.seconds}", "--rounds", f"{sizes.rounds}")
+    idle = ("idle", "--rounds", f"{sizes.idle_rounds}")
+    leases = ("--count", f"{sizes.single_leases}", "--at-once", f"{sizes.at_once}", "--rounds", f"{sizes.rounds}")
     counts = [f"{count}" for count in sorted({1_000, sizes.count, sizes.many})]
     tick = ("--slots", f"{sizes.slots}", "--pending", f"{sizes.pending}", "--rounds", f"{sizes.rounds}", "--json")
     return (
@@ -41,7 +43,9 @@ def list_steps(sizes: Sizes) -> tuple[Step, ...]:
             _make_bulk_reader("postgresql", "PostgreSQL", sizes),
         ),
         Step("singles", "producers", "bench.producers", (*singles, "--json"), _read_producers),
-        Step("singles", "idle", "bench._load", ("idle", "--rounds", f"{sizes.idle_rounds}"), _read_idle),
+        Step("singles", "idle", "bench._load", idle, _read_idle),
+        Step("singles", "idle_postgresql", "bench._load", (*idle, "--postgresql"), _read_idle_on_postgresql),
+        Step("singles", "leases", "bench.leases", (*leases, "--json"), _read_single_leases),
         Step("ticks", "tick", "bench.tick", tick, _make_tick_reader(sizes)),
         *_list_plans(sizes),
     )
@@ -115,6 +119,19 @@ def _read_producers(found: Found, document: Sequence[Mapping[str, Any]]) -> None
 def _read_idle(found: Found, document: Mapping[str, float]) -> None:
     take_figures(found, "idle", document)
     found.notes.append(f"A Celery task without work through the same stack: {document['no_op']:.1f} ms at p50.")
+
+
+def _read_idle_on_postgresql(found: Found, document: Mapping[str, float]) -> None:
+    take_figures(found, "idle_postgresql", {"p50": document["p50"]})
+
+
+def _read_single_leases(found: Found, document: Mapping[str, Mapping[str, Any]]) -> None:
+    take_figures(found, "leases", {way: each["rate"] for way, each in document.items()})
+    figures = document["threads"]
+    take_figures(found, "leases", {"threads_cpu": figures["cpu_ms"]})
+    cpu = ", ".join(f"{name} {used * 1e3:,.0f}" for name, used in figures["cpu"].items())
+    work = f"{figures['requests']:.2f} requests, {figures['ticks']:.2f} ticks, {figures['commands']:.0f} Redis commands"
+    found.notes.append(f"Single leases by threads, µs of CPU for each: {cpu}; {work} for each.")
 
 
 def _make_tick_reader(sizes: Sizes) -> Read:

@@ -44,17 +44,21 @@ def answer(step: Step) -> Any:
     others = {"version": "1", "settings": "a thread a core", **figures}
     plans = [{"slots": slots, "cold": 0.1 * slots, "best": slots / 1000, "churned": 0.03} for slots in (1_000, 10_000)]
     stage = {"seconds": 0.004, "bytes": 900, "statements": 20, "round_trips": 9, "messages": 1}
+    lease = {"rate": 950.0, "cpu_ms": 1.9, "requests": 0.3, "ticks": 0.1, "commands": 20.0, "cpu": {"clients": 0.5}}
     sizes = FULL.large_slots if step.name == "quota_large" else FULL.slots
     answers: dict[str, Any] = {
         "bench._others": {"celery": others, "dask": others, "ray": {"skipped": "no wheel"}},
         "bench._load": {"lease": 6_500.0, "lease_many": 2_000.0, "intake": 31_000.0, "renew": 1.0, "release": 2.0}
         | {"renew_on": 1.0},
         "bench.producers": [{"rate": 900.0, "cpu_us": {"producers": 10.0}}, {"rate": 1_100.0, "cpu_us": {}}],
+        "bench.leases": dict.fromkeys(("threads", "asyncio", "calls"), lease),
         "bench.tick": dict.fromkeys(STAGES, stage),
         "bench.plan": plans,
         "bench.quota": [{"slots": sizes, "engine": {"seconds": SECONDS, "peak_mib": 900}}],
     }
-    return {"p50": 8.0, "p99": 30.0, "no_op": 3.0} if step.name == "idle" else answers[step.module]
+    if step.name.startswith("idle"):
+        return {"p50": 8.0, "p99": 30.0, "no_op": 3.0}
+    return answers[step.module]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def test_steps_that_were_not_requested_are_not_run() -> None:
         return answer(step)
 
     found = measure(list_steps(FULL), choose("--only", "singles", "--only", "plans"), run)
-    assert ran == ["producers", "idle", "fifo", "priority", "elastic", "quota"]
+    assert ran == ["producers", "idle", "idle_postgresql", "leases", "fifo", "priority", "elastic", "quota"]
     assert found.failures["quota_large"] == "not run, needs --large"
     assert found.failures["sqlite"] == "not run"
     assert measure(list_steps(FULL), choose("--no-others"), answer).failures["others"] == "not run, --no-others"
