@@ -157,13 +157,10 @@ class Search:
         with suppress(InvalidInputError), ExitStack() as stages:
             if ended:
                 stages.enter_context(_changed(self.view, [*_list_ending(self.view, self.rules, ended, self.now)]))
-            if change.wait_seconds and change.config:
-                # The rules change before the wait. Meanwhile others launch under them.
-                stages.enter_context(self.assuming(Suggestion(kind=change.kind, text="", config=change.config)))
-                if self._boot(self._plan(self.rules), stages) is None:
-                    return False
-                change = msgspec.structs.replace(change, config={})
-            stages.enter_context(self.assuming(change))
+            # People make the change before the wait.
+            stages.enter_context(self.assuming(msgspec.structs.replace(change, wait_seconds=0.0)))
+            if change.wait_seconds and not self._wait(change.wait_seconds, stages):
+                return False
             outcome = self._plan(self.rules)
             if not is_booting(outcome, self.reservation.id):
                 return is_served(outcome, self.reservation.id)
@@ -188,6 +185,20 @@ class Search:
                 outcome = self._plan(self.rules)
         return False
 
+    def _wait(self, seconds: float, stages: ExitStack) -> bool:
+        """Let time pass on `stages`. Return False if others launch in this time, and it is not known what they get."""
+        end = self.now + seconds
+        for _ in range(MOST_MOMENTS):
+            last = self._boot(self._plan(self.rules), stages)
+            if last is None:
+                return False
+            due = end if last.wake_at is None else min(last.wake_at, end)
+            if due == end:
+                break
+            stages.enter_context(self.assuming(Suggestion(kind="wait", text="", wait_seconds=due - self.now)))
+        stages.enter_context(self.assuming(Suggestion(kind="wait", text="", wait_seconds=end - self.now)))
+        return True
+
     def _list_leaving(self) -> list[Decision]:
         """Return decisions that end the machines of EC2 that drain or terminate, and the work on them."""
         pools = {name for name, pool in self.rules.pools.items() if pool.is_elastic}
@@ -202,11 +213,22 @@ class Search:
 
     def _is_served_by_ready(self, last: Plan) -> bool:
         """Return whether the plan `last` serves the reservation, and still does when the machines are ready that boot
-        under it.
+        under it: all of them, or those of one kind before the others.
         """
         if not is_served(last, self.reservation.id):
             return False
-        with _changed(self.view, [*list_started(self.view, self.rules, last, self.now, "ready")]):
+        started = [*list_started(self.view, self.rules, last, self.now, "ready")]
+        slots = [each for each in started if isinstance(each, Slot)]
+        kinds = {(each.pool, each.offering) for each in slots}
+        late: list[set[str]] = [set()]
+        if len(kinds) > 1:
+            late += [
+                {each.id for each in slots if (each.pool, each.offering) != kind} for kind in sorted(kinds, key=str)
+            ]
+        return all(self._is_served_with([each for each in started if each.id not in ids]) for ids in late)
+
+    def _is_served_with(self, changes: Iterable[Change]) -> bool:
+        with _changed(self.view, changes):
             return is_served(self._plan(self.rules), self.reservation.id)
 
     def _boot(self, outcome: Plan, stages: ExitStack) -> Plan | None:
@@ -560,7 +582,7 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
                 return second
             both = join(first, second, f"{first.kind} and {second.kind}")
             # The second change was searched after the wait, but people make it before.
-            if not (both.wait_seconds and both.config) or search.lasts(both):
+            if not both.wait_seconds or search.lasts(both):
                 return both
         if search.is_cut_short:
             return None
