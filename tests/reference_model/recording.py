@@ -53,7 +53,11 @@ class Recorder:
     def _note_start(self, slot_id: str, epoch: int) -> str:
         slot, result = self._cluster.find_slot(slot_id), self._start(slot_id, epoch)
         if slot is not None and slot.power == "start":
-            self._note(slot, "success" if result == "asked" else result, f"{slot.id} at {slot.since}")
+            decided = f"{slot.id} at {slot.since}"
+            self._note(slot, "success" if result == "asked" else result, decided)
+            if result != "asked":
+                # A later tick of the same instant may start the slot again, and that is another start.
+                self._decided.pop(decided, None)
         return result
 
     def _note_answer(self, name: str, slot_id: str | None) -> object:
