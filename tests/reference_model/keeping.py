@@ -20,6 +20,7 @@ from tests.reference_model.launching import (
     find_refusal,
     find_turn,
     is_at_quota,
+    is_limited,
     is_probing,
     list_bounds,
     list_eligible,
@@ -159,9 +160,12 @@ class Imagined:
         self.by_quota: Counter[tuple[str, str]] = Counter()
         """By pool and bucket."""
         self.by_limit: Counter[tuple[str, str]] = Counter()
+        self.is_beside_trial = False
+        """Whether launches that the trial of a quota delays are imagined, too."""
         for each, awaited in self.copy.withheld:
-            if not all(self._is_settled(name) for name in serving_pools(self.real.rules, each)):
-                self._launch_for(each, awaited)
+            is_settled = all(self._is_settled(name) for name in serving_pools(self.real.rules, each))
+            if not is_settled and not self._launch_for(each, awaited) and self._meets_trial(each):
+                self._keep_beside_trial(each, awaited)
 
     def count_beyond(self, name: str) -> int:
         """The launches that `max_slots` withholds in that pool."""
@@ -171,13 +175,13 @@ class Imagined:
         return sum(count for (pool, _), count in counter.items() if pool == name)
 
     def list_kept(self, name: str, spared: set[str]) -> set[str]:
-        """Rule: "During a back-off of an EC2 quota, an idle slot that uses this quota neither drains nor stops as idle
-        if a reservation needs it together with withheld launches".
+        """Rule: "During a back-off of an EC2 quota and the trial after it, an idle slot that uses this quota neither
+        drains nor stops as idle if a reservation needs it together with withheld launches".
         """
         return {
             site.id
             for site in self.real.list_in_pool(name)
-            if site.id in spared and is_at_quota(self.real, own_offer(site))
+            if site.id in spared and is_limited(self.real, own_offer(site))
         }
 
     def list_spared(self) -> set[str]:
@@ -199,12 +203,32 @@ class Imagined:
         )
         return pool.provider == "static" or is_moot or is_enough
 
-    def _launch_for(self, each: Reservation, awaited: list[Reservation]) -> None:
+    def _meets_trial(self, each: Reservation) -> bool:
+        """Whether it is a gang, and the trial of a quota holds back what could be launched for it."""
+        parts = list_essential(each)
+        offers = [offer for _, part in parts for offer in list_eligible(self.copy.picture, each, part)]
+        return len(parts) > 1 and any(is_probing(self.copy.picture, offer) for offer in offers)
+
+    def _keep_beside_trial(self, each: Reservation, awaited: list[Reservation]) -> None:
+        """Rule: "While the trial of a quota is under way, no slot goes for the launches that wait for it": none of the
+        launches that are imagined beside it stays. The gang only keeps the slots that it would use.
+        """
+        sites, by_quota, by_limit = [*self.sites], Counter(self.by_quota), Counter(self.by_limit)
+        self.is_beside_trial = True
+        self._launch_for(each, awaited)
+        self.is_beside_trial = False
+        self.by_quota, self.by_limit = by_quota, by_limit
+        for site in [site for site in self.sites if site not in sites]:
+            self.sites.remove(site)
+            self.copy.picture.sites.remove(site)
+
+    def _launch_for(self, each: Reservation, awaited: list[Reservation]) -> bool:
         """Rule: the guard would prevent the launch of a slot that could serve an awaited gang."""
         made: list[tuple[Site, Counter[tuple[str, str]]]] = []
         copy = self.copy
         could_end = [site for name in copy.picture.rules.pools for site in list_unneeded(copy.picture, name)]
-        stages = [copy.ready, copy.all_kept, copy.coming, copy.launched, self.sites]
+        trials = [site for site in copy.picture.sites if self.is_beside_trial and site.is_new and site.is_wanted]
+        stages = [copy.ready, copy.all_kept, copy.coming, copy.launched, trials, self.sites]
 
         def extend(component: Component) -> Site | None:
             for offer in list_eligible(copy.picture, each, component):
@@ -228,7 +252,7 @@ class Imagined:
             used = [site for site in could_end if site in sites]
             return self._could_be_made(made, used) and self._is_within_budgets(used)
 
-        Search(copy.picture, each, stages, extend, retract, accept).run()
+        return Search(copy.picture, each, stages, extend, retract, accept).run() is not None
 
     def _close(self, site: Site, counter: "Counter[tuple[str, str]]") -> None:
         counter[site.name, site.bucket] -= 1
@@ -273,7 +297,8 @@ class Imagined:
         """
         if find_code(self.copy.picture, offer, account) not in ("", *ROOM):
             return False
-        if is_probing(self.copy.picture, offer) or find_refusal(self.copy.picture, offer, account):
+        is_delayed = is_probing(self.copy.picture, offer) and not self.is_beside_trial
+        if is_delayed or find_refusal(self.copy.picture, offer, account):
             return False
         return sum(site.name == offer.pool for site, _ in made) < self._count_room(offer.pool)
 

@@ -212,6 +212,11 @@ def is_probing(picture: Picture, offer: Offer) -> bool:
     return any(bucket in asked or (not bucket and asked) for bucket in over)
 
 
+def is_limited(picture: Picture, offer: Offer) -> bool:
+    """Whether a quota hold that concerns this offer lasts, or the trial after it is under way."""
+    return is_at_quota(picture, offer) or is_probing(picture, offer)
+
+
 def is_asked_for(site: Site) -> bool:
     """Whether the cloud has not answered yet: a launch, or the start of a stopped machine."""
     is_start = site.state == "booting" and (site.row.power == "start" or site.row.state == "stopped")
@@ -268,7 +273,7 @@ def find_code(picture: Picture, offer: Offer, account: str = "") -> str:
     """What delays this launch now, the first that applies; "" if nothing does."""
     if count_left(picture, offer.pool) == 0:
         return "at_max_slots"
-    if is_at_quota(picture, offer) or is_probing(picture, offer):
+    if is_limited(picture, offer):
         return "at_quota"
     return find_refusal(picture, offer, account)
 

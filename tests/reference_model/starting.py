@@ -7,8 +7,7 @@ from tests.reference_model.launching import (
     Offer,
     choose_eligible,
     find_refusal,
-    is_at_quota,
-    is_probing,
+    is_limited,
     list_offers,
     own_offer,
 )
@@ -72,8 +71,7 @@ def is_no_smaller(offer: Offer, own: Offer) -> bool:
 
 def find_hindrance(picture: Picture, offer: Offer, account: str) -> str:
     """What holds a start back."""
-    is_limited = is_at_quota(picture, offer) or is_probing(picture, offer)
-    return "at_quota" if is_limited else find_refusal(picture, offer, account)
+    return "at_quota" if is_limited(picture, offer) else find_refusal(picture, offer, account)
 
 
 def start_stopped(picture: Picture, site: Site, offer: Offer, reason: str, account: str = "") -> Site:

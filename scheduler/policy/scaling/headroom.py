@@ -159,13 +159,16 @@ def _imagine_launches(
     slots that end for them have ended: no slot ends for a launch that a budget then withholds. No launch is imagined
     whose slot could serve a protected gang that comes before the demand in the queue, because the starvation guard
     would prevent such a launch.
+
+    No slot ends for a launch that the trial of a quota delays. But the slots that a gang would use beside such launches
+    are reserved, see `_ImaginedLaunches.reserve_beside_trial`.
     """
     most_launches = {
         name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
     }
     orders = {name: index * _MOST for index, name in enumerate(cycle.pools, 1)}
     trial = _ImaginedLaunches(limits, cycle.rules.pools, cycle.pools, orders, most_launches)
-    there = [cycle.ready, *shortfall.kept.values(), cycle.coming, cycle.launched, trial.slot_index]
+    there = [cycle.ready, *shortfall.kept.values(), cycle.coming, cycle.launched]
     most = {name: len(slot_infos) * _could_matter(slot_infos, limits) for name, slot_infos in cycle.pools.items()}
     done: set[Demand] = set()
     for index, demand in enumerate(shortfall.demands):
@@ -176,7 +179,8 @@ def _imagine_launches(
             done.add(demand)
             continue
         trial.begin(demand)
-        if fill(demand, there, trial, accept=trial.could_be_made) is None:
+        found = fill(demand, [*there, trial.slot_index], trial, accept=trial.could_be_made)
+        if found is None and not trial.reserve_beside_trial(demand, there):
             done.add(demand)
     return trial.count()
 
@@ -224,6 +228,13 @@ class _ImaginedLaunches:
     """Yields the numbers of the imagined slots. The number of an undone launch is not used again, so that no two slots
     have the same position.
     """
+    is_beside_trial: bool = False
+    """Whether launches that the trial of a quota delays may be imagined, too."""
+    trials: SlotIndex = field(init=False)
+    """The slots that this cycle launches or starts for gangs as trials."""
+
+    def __post_init__(self) -> None:
+        self.trials = SlotIndex(self.limits.trials)
 
     def begin(self, demand: Demand) -> None:
         """Make `demand` the present demand, without imagined launches. The calls of `extend` add launches to it, and
@@ -281,8 +292,29 @@ class _ImaginedLaunches:
         for name, choice, code in self.limits.list_choices(self.demand, need):
             if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice, self.demand.payer):
                 continue
+            if not self.is_beside_trial and self.limits.refusals.is_probing(name, choice):
+                continue
             if self.made_in[name] < self.most_launches.get(name, 0) and not could_serve(name, choice, self.awaited):
                 yield name, choice
+
+    def reserve_beside_trial(self, demand: Demand, there: Sequence[SlotIndex]) -> bool:
+        """Reserve the slots that a gang would use together with launches that the trial of a quota delays. Return
+        whether there are such launches, and all instances would have slots. The launches are not counted.
+
+        `there`: indexes of the slots that exist.
+        """
+        if len(demand.needs) == 1 or not self._meets_trial(demand):
+            return False
+        self.begin(demand)
+        self.is_beside_trial = True
+        found = fill(demand, [*there, self.trials, self.slot_index], self, accept=self.could_be_made)
+        self.undo()
+        self.is_beside_trial = False
+        return found is not None
+
+    def _meets_trial(self, demand: Demand) -> bool:
+        choices = (each for need in dict.fromkeys(demand.needs) for each in self.limits.list_choices(demand, need))
+        return any(self.limits.refusals.is_probing(name, choice) for name, choice, _ in choices)
 
     def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
         """Return whether a later cycle could make all imagined launches of the present demand if the unneeded slots

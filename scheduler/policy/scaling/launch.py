@@ -130,7 +130,9 @@ class TrialLaunch:
         if not self.limits.refusals.may_probe(name, choice):
             return
         stopped = slot_info if slot_info.state == "stopped" else None
-        self.limits.take((name, choice, stopped), self.account).wanted = True
+        trial = self.limits.take((name, choice, stopped), self.account)
+        trial.wanted = True
+        self.limits.trials.append(trial)
 
     def find_code(self) -> WaitingCode:
         """Return the waiting code of the demand. Call it after the trial launches failed and were undone."""

@@ -51,6 +51,8 @@ class LaunchLimits:
         """The pools in which launches for reservations are withheld, see `list_closed`."""
         self.pools = {name: PoolLaunches(cycle, name) for name in cycle.rules.pools}
         self.refusals = LaunchRefusals(cycle, self.pools)
+        self.trials: list[SlotInfo] = []
+        """Slots that this cycle launches or starts for gangs as trials of a quota. No other reservation gets them."""
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs, from `reserve`. No launch that could hold one is made for other reservations."""
@@ -98,8 +100,10 @@ class LaunchLimits:
         return self._find_refusal(name, choice, account)
 
     def lacks_only_slot(self, name: str, choice: Choice, account: str = "") -> bool:
-        """Return whether nothing but `max_slots` or EC2's quota can prevent a launch of this choice in the pool."""
-        return not self.refusals.is_probing(name, choice) and self._find_refusal(name, choice, account) is None
+        """Return whether nothing but `max_slots` or EC2's quota can prevent a launch of this choice in the pool. The
+        trial of a quota is not considered, see `LaunchRefusals.is_probing`.
+        """
+        return self._find_refusal(name, choice, account) is None
 
     def _find_refusal(self, name: str, choice: Choice, account: str) -> WaitingCode | None:
         if self.budgets.is_over(name, choice.price, account):

@@ -82,8 +82,9 @@ class LaunchRefusals:
         return self._find_quota(name, choice.key, choice.market)
 
     def is_at_quota(self, slot: Slot) -> bool:
-        """Return whether a back-off for the quota of which the slot's machine uses a part goes on."""
-        return self._find_quota(slot.pool, slot.offering, slot.market or "") is not None
+        """Return whether a back-off for the quota that the slot's machine uses goes on, or the trial after it does."""
+        quota = slot.pool, slot.offering, slot.market or ""
+        return self._find_quota(*quota) is not None or self._is_probing(*quota)
 
     def _find_quota(self, name: str, offering: str | None, market: str) -> Hold | None:
         holds = self._list_quotas(name, offering, market)
@@ -93,7 +94,10 @@ class LaunchRefusals:
         """Return whether the trial after a back-off for a quota that this choice needs is under way: a launch, or the
         start of a stopped slot, of the same quota.
         """
-        over = [hold for hold in self._list_quotas(name, choice.key, choice.market) if self._is_quota_over(name, hold)]
+        return self._is_probing(name, choice.key, choice.market)
+
+    def _is_probing(self, name: str, offering: str | None, market: str) -> bool:
+        over = [hold for hold in self._list_quotas(name, offering, market) if self._is_quota_over(name, hold)]
         return any(self._is_under_way(name, hold) for hold in over)
 
     def may_probe(self, name: str, choice: Choice) -> bool:

@@ -235,9 +235,9 @@ def keep_tiers(cycle: CycleState, headroom: Headroom, limits: LaunchLimits) -> T
 def _list_spared(cycle: CycleState, headroom: Headroom, limits: LaunchLimits) -> Collection[str]:
     """Return the ids of the idle slots that must not end.
 
-    An idle slot stays during a back-off for its own quota if a reservation needs it together with launches that are
-    withheld. If it ended, fewer slots would be active, the back-off would end early, and the same machine would be
-    launched again, which is no more than the quota allowed before.
+    An idle slot stays during a back-off for its own quota, and during the trial after it, if a reservation needs it
+    together with launches that are withheld. If it ended, fewer slots would be active, the back-off would end early,
+    and the same machine would be launched again, which is no more than the quota allowed before.
     """
     found = (cycle.slot_infos[name] for name in headroom.spared)
     return {each.slot.id for each in found if each.is_idle and limits.refusals.is_at_quota(each.slot)}

@@ -156,4 +156,6 @@ def _could_replace(limits: LaunchLimits, choice: Choice, slot_info: SlotInfo) ->
     is_as_large = held is None if offered is None else held is not None and fits(held, offered)
     if not is_as_large or choice.labels != slot_info.labels:
         return False
-    return limits.lacks_only_slot(name, choice) and limits.refusals.find_quota(name, choice) is None
+    if limits.refusals.find_quota(name, choice) is not None or limits.refusals.is_probing(name, choice):
+        return False
+    return limits.lacks_only_slot(name, choice)
