@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
-from kombu.utils.json import loads
 from structlog.contextvars import bound_contextvars
 
 from scheduler.operations.commands.gathered import Message, accept_gathered
@@ -21,9 +20,11 @@ from scheduler.view.redis_meter import gather_counts
 from tasks.answers import describe_answer, find_address, send_answer
 from tasks.base import Prepared
 from tasks.current import find_app, find_services
+from tasks.messages import read_json
 from workers.logs import get_logger
 
 log = get_logger(__name__)
+_Body = tuple[list[Any], dict[str, Any], object]
 Result = tuple[int, Any, float]
 """What Celery expects as the result of a task: (0, the result as text, seconds), or (1, the error, seconds) if the task
 failed.
@@ -108,7 +109,7 @@ class _Case:
         self._attempt(self._prepare)
 
     def _prepare(self) -> str | None:
-        args, kwargs, _ = loads(self.entry.body)
+        args, kwargs, _ = cast("_Body", read_json(self.entry.body))
         prepared: Prepared | str = self._task.prepare(args, kwargs)
         if isinstance(prepared, str):
             return prepared

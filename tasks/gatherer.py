@@ -26,7 +26,7 @@ from celery.worker import state
 from celery.worker.strategy import default
 
 from tasks.gathered import Entry, run_gathered
-from tasks.queues import SEARCHES, is_gatherable
+from tasks.queues import MOST_BYTES, SEARCHES, is_gatherable
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -83,10 +83,14 @@ class Gatherer:
             self._soon(self._hand_over, Job(self))
 
     def take(self) -> list[Any]:
-        """Remove and return the requests that waited longest, at most MOST_GATHERED, for one job. Further requests get
-        another job.
+        """Remove and return the requests that waited longest for one job: at most MOST_GATHERED, and no further one
+        after bodies of MOST_BYTES. Further requests get another job.
         """
-        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_GATHERED))]
+        taken: list[Any] = []
+        size = 0
+        while self._waiting and len(taken) < MOST_GATHERED and size < MOST_BYTES:
+            taken.append(self._waiting.popleft())
+            size += len(taken[-1].body)
         self._is_queued = False
         if self._waiting:
             self._queue_job()

@@ -138,10 +138,12 @@ class Channel(KeptClient, redis.Channel):
         round trip.
 
         A worker that holds only the message just read is idle. It takes no more now, so that a process of its pool gets
-        this message without another round trip; if further messages wait, the next one is read at once.
+        this message without another round trip; if further messages wait, the next one is read at once. A message with
+        a list is no such message: its sender has more to send, and has sent it with the list.
         """
         qos = cast("QoS", self.qos)
-        if list(self.active_queues) != [RESERVATIONS] or qos.held <= 1:
+        is_idle = qos.held <= 1 and not self.connection.has_list
+        if list(self.active_queues) != [RESERVATIONS] or is_idle:
             return
         count = min(qos.room, MOST_TAKEN)
         if count <= 0:
@@ -195,6 +197,8 @@ class Transport(redis.Transport):
     Channel = Channel
     handed_over = 0
     """Number of message envelopes that were read from Redis."""
+    has_list = False
+    """Whether the message that was read last has a list of documents."""
 
     def _deliver(self, message: Any, queue: str | None) -> None:
         self.handed_over += 1
@@ -227,6 +231,7 @@ class Transport(redis.Transport):
             if is_signed(message["headers"]):
                 message["headers"][BODY_SHA256] = hash_body(body)
             message["headers"][ARRIVAL] = next(_NUMBERS)
+            self.has_list = b'"items"' in body
             if queue == RESERVATIONS and not _admit(message, body):
                 return
         super()._deliver(message, queue)

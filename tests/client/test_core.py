@@ -109,11 +109,40 @@ def test_requests_that_are_made_while_a_message_is_under_way_leave_in_one_list()
     asyncio.run(play())
 
 
-def test_each_verb_travels_by_itself_and_verbs_that_are_not_gathered_wait_for_none() -> None:
+def test_verbs_leave_together_and_those_that_are_not_gathered_wait_for_none() -> None:
     async def play() -> None:
         stack = Stack()
-        await ask_all(stack, ["renew", "release", "fail", "fail", "renew"])
-        assert [verb for verb, _ in stack.messages] == ["renew", "release", "fail", "fail", "renew"]
+        gathering = gather(stack)
+        asked = [asyncio.create_task(gathering.ask(verb, {"id": verb}, 30)) for verb in ("renew", "release", "fail")]
+        asked += [asyncio.create_task(gathering.ask(verb, {"id": verb}, 30)) for verb in ("submit", "release")]
+        await asyncio.sleep(0)
+        assert [verb for verb, _ in stack.messages] == ["renew", "fail"]
+        stack.may_answer.set()
+        await asyncio.gather(*asked)
+        assert [(verb, len(each.get("items", [0]))) for verb, each in stack.messages[2:]] == [
+            ("release", 2),
+            ("submit", 1),
+        ]
+
+    asyncio.run(play())
+
+
+def test_those_who_got_their_answers_together_send_their_next_requests_together() -> None:
+    async def play() -> None:
+        stack = Stack()
+        gathering = gather(stack)
+
+        async def hold(number: int) -> None:
+            for verb in ("renew", "release"):
+                await gathering.ask(verb, {"id": str(number)}, 30)
+
+        holding = [asyncio.create_task(hold(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        stack.may_answer.set()
+        await asyncio.gather(*holding)
+        # The first one came alone, and its release waits for the renewals of the others.
+        counts = [(verb, len(each.get("items", [0]))) for verb, each in stack.messages]
+        assert counts == [("renew", 1), ("renew", 4), ("release", 5)]
 
     asyncio.run(play())
 

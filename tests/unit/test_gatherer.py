@@ -212,6 +212,17 @@ def test_any_other_failure_of_a_job_is_one_of_each_request() -> None:
     assert [each.seen for each in both] == [[("failure", error)]] * 2
 
 
+def test_a_job_takes_no_further_request_after_many_bytes() -> None:
+    pool = FakePool()
+    long = requests("r1", "r2", "r3")
+    for each in long:
+        each.body = "x" * (MOST_BYTES // 2)
+    pool.arrive(*long)
+    assert [job["ids"] for job in pool.jobs] == [["r1", "r2"]]
+    pool.release()
+    assert pool.singles == ["r3"]
+
+
 def make_error(error: Exception) -> ExceptionInfo:
     """The description of an error as a pool reports it."""
     try:
@@ -225,10 +236,9 @@ def make_error(error: Exception) -> ExceptionInfo:
     [
         (SUBMIT, '[[{"id": "r1"}], {}, {}]', True),
         (SUBMIT, b'[[{"id": "r1"}], {}, {}]', True),
-        # a list of documents, or what may be one
-        (SUBMIT, '[[{"items": []}], {}, {}]', False),
-        (SUBMIT, b'[[{"id": "items", "x": "items"}], {}, {}]', False),
-        # a long document
+        # a short list of documents
+        (SUBMIT, '[[{"items": []}], {}, {}]', True),
+        # a long document, or a long list
         (SUBMIT, "x" * (MOST_BYTES + 1), False),
         # another verb, another queue, no body
         ("leasehold.reservations.explain", "[]", False),
@@ -237,5 +247,5 @@ def make_error(error: Exception) -> ExceptionInfo:
         (None, "[]", False),
     ],
 )
-def test_short_single_requests_of_frequent_verbs_are_gathered(task: object, body: object, gathered: bool) -> None:
+def test_short_requests_of_frequent_verbs_are_gathered(task: object, body: object, gathered: bool) -> None:
     assert is_gatherable(task, body) is gathered

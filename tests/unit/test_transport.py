@@ -270,14 +270,17 @@ def test_an_unreadable_note_of_a_message_keeps_no_other_message_from_its_queue(
     assert redis_client.llen("leasehold:set-aside") == 1
 
 
-@pytest.mark.parametrize(("held", "takes"), [(1, False), (2, True)])
-def test_an_idle_worker_passes_its_first_message_on_before_it_takes_more(held: int, takes: bool) -> None:
+@pytest.mark.parametrize(("held", "has_list", "takes"), [(1, False, False), (1, True, True), (2, False, True)])
+def test_an_idle_worker_passes_its_first_single_request_on_before_it_takes_more(
+    held: int, has_list: bool, takes: bool
+) -> None:
     calls: list[Any] = []
 
     class Busy(Channel):
         """A channel of a worker that holds some messages."""
 
         active_queues: Any = frozenset({RESERVATIONS})
+        connection: Any = SimpleNamespace(has_list=has_list)
         qos: Any = SimpleNamespace(held=held, room=5, unacked_key="", unacked_index_key="", forget=list)
 
         def _create_client(self, asynchronous: bool = False) -> None:

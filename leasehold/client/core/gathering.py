@@ -1,9 +1,9 @@
-"""Requests that are made at the same time travel together. While a message with a verb is under way, further requests
-with this verb are gathered, and its answer lets them leave as one list. A request that comes alone waits for no other.
+"""Requests that are made at the same time travel together. While requests are under way, further ones are gathered, and
+the answers let them leave together: one message for each verb. A request that comes alone waits for no other.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from leasehold.client.describing import describe_silence
@@ -12,8 +12,10 @@ from leasehold.errors import NotAnswered
 from scheduler.protocol.verbs import GATHERED
 
 MOST_ITEMS: Final = 200
+QUIET_ROUNDS: Final = 10
+"""Rounds of the event loop without a new request, after which callers with answers have made their next requests."""
 HELD_SECONDS: Final = 1.0
-"""Seconds after which a message without an answer no longer holds back the requests that were made after it."""
+"""Seconds after which messages without an answer no longer hold back the requests that were made after them."""
 
 
 class _Waiting(NamedTuple):
@@ -28,7 +30,7 @@ class Gathering:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._under_way: dict[str, int] = {}
+        self._under_way = self._asked = 0
         self._waiting: dict[str, list[_Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -38,8 +40,13 @@ class Gathering:
         """
         if verb not in GATHERED or "request" in document or "items" in document:
             return await self._wire.ask(verb, document, seconds)
-        if not self._under_way.get(verb):
-            return await self._send(verb, document, seconds, has_row=has_row)
+        self._asked += 1
+        if not self._under_way:
+            go_on = self._hold()
+            try:
+                return await self._wire.ask(verb, document, seconds, has_row=has_row)
+            finally:
+                go_on()
         waiting = _Waiting(document, seconds, has_row, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(verb, []).append(waiting)
         try:
@@ -50,39 +57,54 @@ class Gathering:
                 raise
             raise NotAnswered(describe_silence(verb, document, seconds, "")) from None
 
-    async def _send(self, verb: str, document: Mapping[str, Any], seconds: float, *, has_row: bool) -> Answered:
-        self._under_way[verb] = self._under_way.get(verb, 0) + 1
+    def _hold(self) -> Callable[[], None]:
+        """Gather what is requested until the returned function is called, or for HELD_SECONDS."""
+        self._under_way += 1
         is_held = True
 
         def go_on() -> None:
             nonlocal is_held
+            timer.cancel()
             if is_held:
                 is_held = False
-                self._under_way[verb] -= 1
-                self._send_waiting(verb)
+                self._under_way -= 1
+                self._send_waiting()
 
         timer = asyncio.get_running_loop().call_later(HELD_SECONDS, go_on)
-        try:
-            return await self._wire.ask(verb, document, seconds, has_row=has_row)
-        finally:
-            timer.cancel()
-            go_on()
+        return go_on
 
-    def _send_waiting(self, verb: str) -> None:
-        waiting = [each for each in self._waiting.pop(verb, ()) if not each.answer.done()]
-        chunk, rest = waiting[:MOST_ITEMS], waiting[MOST_ITEMS:]
-        if rest:
-            self._waiting[verb] = rest
-        if chunk:
-            task = asyncio.get_running_loop().create_task(self._send_chunk(verb, chunk))
+    def _send_waiting(self) -> None:
+        chunks: dict[str, list[_Waiting]] = {}
+        for verb, waiting in self._waiting.items():
+            asked = [each for each in waiting if not each.answer.done()]
+            chunks[verb], waiting[:] = asked[:MOST_ITEMS], asked[MOST_ITEMS:]
+        if any(chunks.values()):
+            task = asyncio.get_running_loop().create_task(self._send_chunks(chunks, self._hold()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _send_chunks(self, chunks: Mapping[str, list[_Waiting]], go_on: Callable[[], None]) -> None:
+        try:
+            await asyncio.gather(*(self._send_chunk(verb, chunk) for verb, chunk in chunks.items() if chunk))
+            await self._settle()
+        finally:
+            go_on()
+
+    async def _settle(self) -> None:
+        # A caller with an answer often has a next request: a lease is confirmed and then released. If the first of them
+        # left alone, all others would wait for its answer.
+        quiet = 0
+        while quiet < QUIET_ROUNDS:
+            asked = self._asked
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if asked == self._asked else 0
 
     async def _send_chunk(self, verb: str, chunk: list[_Waiting]) -> None:
         timeout = max(each.timeout for each in chunk)
         document = chunk[0].document if len(chunk) == 1 else {"items": [each.document for each in chunk]}
         try:
-            found = await self._send(verb, document, timeout, has_row=len(chunk) == 1 and chunk[0].has_row)
+            has_row = len(chunk) == 1 and chunk[0].has_row
+            found = await self._wire.ask(verb, document, timeout, has_row=has_row)
             if len(chunk) == 1:
                 answers = [found]
             elif "results" in found.answer:
