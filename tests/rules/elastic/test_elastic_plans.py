@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler.model.decisions import Assign, Claim, Grant, Preempt, Restart, Revoke
 from scheduler.model.reservations import Reservation, list_instances
 from tests.rules.fleets import QUICKLY, fleets
-from tests.rules.playing import Document, act, ticks
+from tests.rules.playing import Document, act, play_out, ticks
 from tests.rules.test_plans import (
     each_waiting_reservation_has_a_reason,
     every_decision_is_accepted,
@@ -153,6 +153,39 @@ def test_under_quota_a_tick_serves_all_that_it_can(fleet: Document) -> None:
         a_second_tick_decides_nothing,
         the_plan_is_pure,
     )
+
+
+ROOM: Document = {
+    "linux": {"system": "x", "lease_ttl": 0, "max_slots": 2, "resources": {"units": 1}},
+    "hosts": {"system": "x", "provider": "static", "offline_timeout": 1000, "lease_ttl": 0},
+}
+
+
+@pytest.mark.parametrize("elastic", ["yielding", "flexible", "malleable"])
+def test_a_new_holder_gets_the_room_that_a_gang_keeps_in_the_next_tick(elastic: str) -> None:
+    """The gang waits for linux-2, and keeps linux-1 and the host. In the next tick the new holder is served before the
+    gang, which then keeps nothing, so that the last reservation gets the host.
+    """
+    parts = [component("main", 1, 0), component("more", 1, 1, "elastic")]
+    wishes: list[Document] = [
+        {"id": "gang", "system": "x", "components": [component("w", 3, 1)]},
+        {"id": "holder", "pool": "linux", "components": parts},
+        {"id": "last", "system": "x", "resources": {"units": 1}},
+    ]
+    document: Document = {
+        "config": {"scheduler": {"elastic": elastic, "preemption_grace": 0}, "pools": ROOM},
+        "slots": [
+            {"id": "linux-1", "pool": "linux", "state": "ready"},
+            {"id": "linux-2", "pool": "linux", "state": "booting"},
+            {"id": "hosts-1", "pool": "hosts"},
+        ],
+        "cloud": {"bind": 9},
+        "timeline": [submitted(1, *wishes), *ticks(1, 1)],
+    }
+    watch(document, nothing_is_due_before_it_wakes)
+    first, second = play_out(document).ticks
+    assert first == ["assign holder linux-1", "gang waits booting", "last waits at_max_slots"]
+    assert sorted(second) == ["assign last hosts-1", "gang waits at_max_slots", "grant holder more linux-1 room"]
 
 
 PART = st.builds(
