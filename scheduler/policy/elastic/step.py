@@ -10,7 +10,7 @@ later cycle. A queue without elastic components costs nothing here. Source: Zoe;
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
+from scheduler.model.decisions import Assign, Claim, Decision, Grant, Placement, Revoke
 from scheduler.model.reservations import Reservation, is_claimant
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.fits import Occupancy, is_overfull
@@ -134,7 +134,7 @@ class ElasticDecisions:
 
     def _make_way(self, assign: Assign) -> Iterator[Decision]:
         """Yield the revokes that an assignment needs, then the assignment. If the revoked instances have a grace
-        period, yield a claim in place of the assignment.
+        period, and what is free until then does not suffice, yield a claim in place of the assignment.
         """
         mine = [(self._usages[each.slot], each) for each in assign.leases if each.slot in self._usages]
         for usage, each in mine:
@@ -151,7 +151,20 @@ class ElasticDecisions:
                 elastic_instance = self._revoked[each.slot].pop(0)
                 usage.revoke(elastic_instance, is_over=is_over)
                 yield self._revoke(elastic_instance, assign.reservation)
-        yield assign if is_over else self._claim(assign)
+        yield assign if is_over or self._hold_now(mine) else self._claim(assign)
+
+    def _hold_now(self, claimed: Sequence[tuple[_SlotUsage, Placement]]) -> bool:
+        """Turn recorded claims into leases if these fit beside the revoking ones. Return whether they do."""
+        # An earlier claim may need what is revoked here, and leave what is free now.
+        for usage, each in claimed:
+            usage.add("claimed", each.resources, -1)
+            usage.add("held", each.resources)
+        if all(usage.fits() for usage, _ in claimed):
+            return True
+        for usage, each in claimed:
+            usage.add("held", each.resources, -1)
+            usage.add("claimed", each.resources)
+        return False
 
     def _find_revoke_by(self, reservation: str) -> float | None:
         return self._cycle.find_revoke_by(self._cycle.settings_of(self._cycle.view.reservations[reservation]))
