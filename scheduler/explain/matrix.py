@@ -413,7 +413,7 @@ class Findings:
         if not pools or self._row.leases:
             return None, "it waits for slots that it claims" if self._row.leases else "no pool that launches serves it"
         if not any(self._launch_codes):
-            turns = filter(None, map(self._limits.describe_turn, pools))
+            turns = filter(None, map(self._limits.offerings.describe_turn, pools))
             return None, "; ".join(["no offering of its pools could hold it", *turns])
         code = CODE_OF[name]
         is_held = code == self._held or any(code in codes and None not in codes for codes in self._launch_codes)
@@ -439,9 +439,9 @@ class Findings:
 
     def _describe_launch(self, name: str, pools: list[str], *, is_held: bool) -> str:
         if name == "max_slots":
+            bounds, slots = self._limits.bounds, self._cycle.pools
             counts = [
-                f"{pool}: {sum(each.is_active for each in self._cycle.pools[pool])} of {self._limits.find_bound(pool)}"
-                for pool in pools
+                f"{pool}: {sum(each.is_active for each in slots[pool])} of {bounds.find_least(pool)}" for pool in pools
             ]
             return f"active slots: {_join(counts)}"
         if name == "budget":

@@ -127,7 +127,7 @@ def test_verbs_leave_together_and_those_that_are_not_gathered_wait_for_none() ->
     asyncio.run(play())
 
 
-def test_those_who_got_their_answers_together_send_their_next_requests_together() -> None:
+def test_callers_that_got_their_answers_together_send_their_next_requests_together() -> None:
     async def play() -> None:
         stack = Stack()
         gathering = gather(stack)

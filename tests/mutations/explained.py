@@ -283,8 +283,8 @@ EXPLAINED: Final[Changes] = {
         "_could_matter": [
             Change(
                 "a pool at `max_slots` without unneeded slots launches and ends nothing, whatever is counted for it",
-                "limits.count_left(slot_infos[0].slot.pool) > 0",
-                "limits.count_left(slot_infos[0].slot.pool) >= 0",
+                "limits.bounds.count_left(slot_infos[0].slot.pool) > 0",
+                "limits.bounds.count_left(slot_infos[0].slot.pool) >= 0",
             ),
         ],
     },

@@ -145,7 +145,7 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
         return False
     pool = slot_infos[0].pool
     keeps = pool.min_slots > 0 or pool.target_warm_slots > 0
-    return any(map(is_unneeded, slot_infos)) or (keeps and limits.count_left(slot_infos[0].slot.pool) > 0)
+    return any(map(is_unneeded, slot_infos)) or (keeps and limits.bounds.count_left(slot_infos[0].slot.pool) > 0)
 
 
 def _imagine_launches(
@@ -191,7 +191,7 @@ def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> 
     """
     goes = sum(is_unneeded(slot_info) or _is_leaving(slot_info) for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
-    return min(limits.find_bound(name), limits.count_left(name) + goes)
+    return min(limits.bounds.find_least(name), limits.bounds.count_left(name) + goes)
 
 
 @dataclass
@@ -274,12 +274,12 @@ class _ImaginedLaunches:
         assert self.demand is not None, "begin() goes before"  # noqa: S101
         if next(self._list_possible(need), None) is not None:
             return True
-        return self.limits.may_change_turn(self.demand, need)
+        return self.limits.offerings.may_change_turn(self.demand, need)
 
     def may_hold(self, need: InstanceRequest) -> bool:
         """Return whether a launch that can be imagined, for whatever instance, could hold this one."""
         assert self.demand is not None, "begin() goes before"  # noqa: S101
-        return self.limits.has_fitting(self.demand, need)
+        return self.limits.offerings.have_fitting(self.demand, need)
 
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return the offerings that could hold an instance, and that some pool of the demand may launch."""
@@ -345,7 +345,7 @@ class _ImaginedLaunches:
     def _count_beyond(self) -> dict[str, int]:
         """Return a table: pool -> how many imagined launches `max_slots` withholds."""
         names = {**self.by_quota, **self.by_limit}
-        return {name: max(0, self.by_limit[name].total() - self.limits.count_left(name)) for name in names}
+        return {name: max(0, self.by_limit[name].total() - self.limits.bounds.count_left(name)) for name in names}
 
     def undo(self, keep: int = 0) -> None:
         """Undo the imagined launches of the present demand, except the first `keep` ones."""
@@ -359,7 +359,7 @@ class _ImaginedLaunches:
 
     def _count_market(self, slot_info: SlotInfo, count: int) -> None:
         self.markets[slot_info.slot.pool, slot_info.market] += count
-        self.limits.imagine(slot_info.slot.pool, slot_info.market, count)
+        self.limits.offerings.imagine(slot_info.slot.pool, slot_info.market, count)
 
     def count(self) -> tuple[dict[str, Counter[str]], dict[str, int]]:
         """End the imagining and return two tables: (1) pool -> subject of the quota's back-off -> how many imagined
@@ -369,6 +369,6 @@ class _ImaginedLaunches:
         the turn of the market for real launches.
         """
         for (name, market), number in self.markets.items():
-            self.limits.imagine(name, market, -number)
+            self.limits.offerings.imagine(name, market, -number)
         beyond = self._count_beyond()
         return {name: self.by_quota[name] for name in beyond}, beyond

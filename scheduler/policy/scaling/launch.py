@@ -100,11 +100,11 @@ class TrialLaunch:
     def could_extend(self, need: InstanceRequest) -> bool:
         """Return whether a slot could be started or launched for an instance, now or after other launches."""
         is_possible = not isinstance(self.limits.find_machine(self.demand, need), str)
-        return is_possible or self.limits.may_change_turn(self.demand, need)
+        return is_possible or self.limits.offerings.may_change_turn(self.demand, need)
 
     def may_hold(self, need: InstanceRequest) -> bool:
         """Return whether a slot that could be started or launched, for whatever instance, could hold this one."""
-        return self.limits.has_fitting(self.demand, need) or self.could_extend(need)
+        return self.limits.offerings.have_fitting(self.demand, need) or self.could_extend(need)
 
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return the offerings that could hold an instance, and that some pool of the demand may launch."""

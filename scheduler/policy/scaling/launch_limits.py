@@ -11,7 +11,6 @@ from typing import Final
 from scheduler.model.decisions import Launch, Start
 from scheduler.model.launch_backoff import hold_id
 from scheduler.model.rules import list_unfound
-from scheduler.model.slots import Market
 from scheduler.model.waiting_codes import ENTRIES, HOLDING_RESERVE, OF_A_MARKET, NoCode, WaitingCode, first_code
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
@@ -20,17 +19,14 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
+from scheduler.policy.scaling.eligible import EligibleOfferings
 from scheduler.policy.scaling.launch_refusals import LaunchRefusals
+from scheduler.policy.scaling.max_slots import SlotBounds
 from scheduler.policy.scaling.offerings import (
     Choice,
     PoolLaunches,
     could_serve,
-    describe_turn,
     find_own_choice,
-    find_turn,
-    list_configured,
-    list_eligible,
-    list_fallback,
     list_resized,
 )
 
@@ -50,10 +46,11 @@ class LaunchLimits:
         self.closed: set[str] = set()
         """The pools in which launches for reservations are withheld, see `list_closed`."""
         self.pools = {name: PoolLaunches(cycle, name) for name in cycle.rules.pools}
+        self.offerings = EligibleOfferings(cycle, self.pools)
         self.refusals = LaunchRefusals(cycle, self.pools)
+        self.bounds = SlotBounds(cycle, self.pools, self.refusals.goes_on)
         self.trials: list[SlotInfo] = []
         """Slots that this cycle launches or starts for gangs as trials of a quota. No other reservation gets them."""
-        self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs, from `reserve`. No launch that could hold one is made for other reservations."""
         self._cordoned_room: dict[Demand, bool] = {}
@@ -62,8 +59,6 @@ class LaunchLimits:
         """Pool -> the source of its image, if the image was not found yet, so that nothing can be launched."""
         self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets.limiting or self._unfound)
         """Whether anything except `max_slots` may prevent a launch."""
-        self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
-        self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.rules.pools}
 
     @property
     def next_end(self) -> float:
@@ -72,26 +67,11 @@ class LaunchLimits:
         """
         return self.refusals.next_end
 
-    @cached_property
-    def _has_mix(self) -> bool:
-        """Whether the rules of any pool divide its slots among the markets (spot and on-demand)."""
-        return any(pool.market.has_mix for pool in self._cycle.rules.pools.values())
-
-    def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield each `max_slots` that limits a pool, as (its value, the pools whose slots count towards it)."""
-        rules = self._cycle.rules
-        pool, own = rules.pools[name], rules.scheduler.system.get(rules.pools[name].system)
-        yield pool.max_slots or 0, (name,)
-        if rules.scheduler.max_slots:
-            yield rules.scheduler.max_slots, tuple({**rules.pools, **self._strangers})
-        if own is not None and own.max_slots:
-            yield own.max_slots, rules.pools_of_system[pool.system]
-
     def find_code(self, name: str, choice: Choice, account: str = "") -> WaitingCode | None:
         """Return the waiting code of the reason that prevents a launch of this choice in the pool `name`; None if it
         can be launched now. `account`: the account whose reservation causes the launch; "": none.
         """
-        if self._is_full(name):
+        if self.bounds.is_full(name):
             return "at_max_slots"
         if not self._knows_refusals:
             return None
@@ -125,21 +105,20 @@ class LaunchLimits:
                     return self._describe_boots(name)
         if code == "over_budget" and (names := self.budgets.list_tight(pools, account)):
             return f"{ENTRIES[code].sentence}: {', '.join(names)}"
-        if code == "at_max_slots" and (count := sum(map(self._count_strangers, self._strangers))):
+        if code == "at_max_slots" and (count := self.bounds.count_strangers()):
             return f"{ENTRIES[code].sentence}; machines of ours that no slot knows: {count}"
-        turns = [self.describe_turn(name) for name in pools] if self._has_mix and code in OF_A_MARKET else []
+        turns = (
+            [self.offerings.describe_turn(name) for name in pools]
+            if self.offerings.has_mix and code in OF_A_MARKET
+            else []
+        )
         return "; ".join([ENTRIES[code].sentence, *filter(None, [*turns, self.refusals.describe(code, pools)])])
-
-    def describe_turn(self, name: str) -> str | None:
-        """Return a text about the market that the next launch of a pool is to have; None if the price decides."""
-        text = describe_turn(self._cycle.rules.pools[name].market, self.pools[name].mix)
-        return None if text is None else f"pool {name}: {text}"
 
     def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, WaitingCode | None]]:
         """Yield the offerings that a launch for one instance may choose, best first: (pool, choice, waiting code of the
         reason that prevents the launch; None: it is possible).
         """
-        for name, choice in self._find_eligible(demand, need):
+        for name, choice in self.offerings.list_for(demand, need):
             yield name, choice, self._find_code_behind(name, choice, demand.payer)
 
     def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | WaitingCode | NoCode:
@@ -147,24 +126,12 @@ class LaunchLimits:
         the waiting code to report; "" if there is no offering to choose for the instance.
         """
         codes: list[WaitingCode] = []
-        for each in self._find_eligible(demand, need):
+        for each in self.offerings.list_for(demand, need):
             code = self._find_code_behind(*each, demand.payer)
             if code is None:
                 return each
             codes.append(code)
         return first_code(codes)
-
-    def may_change_turn(self, demand: Demand, need: InstanceRequest) -> bool:
-        """Return whether launches for other instances may make a launch for this one possible, because it is then the
-        turn of another market.
-        """
-        return self._has_mix and self.has_fitting(demand, need)
-
-    def has_fitting(self, demand: Demand, need: InstanceRequest) -> bool:
-        """Return whether an offering of a pool of the demand could hold an instance, whether or not a launch for this
-        instance may choose it.
-        """
-        return any(self.pools[name].list_fitting(need) for name in demand.pools)
 
     def list_closed(self, demand: Demand, need: InstanceRequest) -> Collection[str]:
         """Return the pools in which the launch for an instance is withheld by `max_slots`, EC2's quota or a budget.
@@ -200,56 +167,6 @@ class LaunchLimits:
         code = self.find_code(name, choice, account)
         # Speed: this runs for each launch, and almost always nothing is reserved.
         return "behind_queue" if code is None and self._reserved and could_serve(name, choice, self._reserved) else code
-
-    def _find_eligible(self, demand: Demand, need: InstanceRequest) -> list[tuple[str, Choice]]:
-        turns = tuple(map(self._find_turn, demand.pools)) if self._has_mix else ()
-        wanted = (need, demand.impatient, turns)
-        if wanted not in self._eligible:
-            found = self._eligible[wanted] = []
-            for name in demand.pools:
-                fitting = self.pools[name].list_fitting(need) if self._cycle.rules.pools[name].is_elastic else []
-                found += [(name, choice) for choice in self._list_launchable(name, fitting, demand, need)]
-        return self._eligible[wanted]
-
-    def _list_launchable(
-        self, name: str, fitting: list[Choice], demand: Demand, need: InstanceRequest
-    ) -> Iterator[Choice]:
-        """Yield the choices in `fitting` that a launch for one instance may take, in the order in which they are tried.
-
-        If no spot offering of the pool could hold the instance, on-demand ones serve it when it is spot's turn, too:
-        there is no spot machine to wait for. The reverse does not hold, so that a pool never has fewer on-demand slots
-        than its rules require.
-        """
-        pool, turn = self._cycle.rules.pools[name], self._find_turn(name)
-        if turn == "spot" and not any(
-            each.market == turn and need.could_hold(name, each.capacity, each.labels) for each in list_configured(pool)
-        ):
-            turn = None
-        eligible, holds = list_eligible(fitting, pool, turn), self._cycle.view.holds
-        yield from eligible
-        yield from list_fallback(name, pool, fitting, eligible, holds, turn, is_impatient=name in demand.impatient)
-
-    def list_next(self, name: str) -> list[Choice]:
-        """Return the choices for a launch that no reservation needs, for example of a warm slot, best first. Such a
-        launch falls back to on-demand only in a pool that divides its slots among the markets.
-        """
-        pool, turn, choices = self._cycle.rules.pools[name], self._find_turn(name), self.pools[name].choices
-        eligible = list_eligible(choices, pool, turn)
-        if not pool.market.has_mix:
-            return eligible
-        return [*eligible, *list_fallback(name, pool, choices, eligible, self._cycle.view.holds, turn)]
-
-    def _find_turn(self, name: str) -> Market | None:
-        """Return the market that the next launch in a pool is to have; None if the price decides."""
-        rules = self._cycle.rules.pools[name].market
-        return find_turn(rules, self.pools[name].mix) if rules.has_mix else None
-
-    def imagine(self, name: str, market: str, count: int) -> None:
-        """Add `count` slots of this market to the pool's mix, which decides the market of its next launch. A negative
-        number takes slots out.
-        """
-        if self._has_mix:
-            self.pools[name].mix.add(market, count)
 
     def find_machine(
         self, demand: Demand, need: InstanceRequest
@@ -294,7 +211,9 @@ class LaunchLimits:
         self.launches += 1
         self._cycle.decide(decision)
         self.budgets.add(name, choice.price, decision.account or "")
-        self.imagine(name, choice.market, 1)  # before the state changes: the first call counts the slots as they are
+        self.offerings.imagine(
+            name, choice.market, 1
+        )  # before the state changes: the first call counts the slots as they are
         slot_info.state = "launching" if isinstance(decision, Launch) else "booting"
         slot_info.capacity = slot_info.free = choice.capacity
         slot_info.labels, slot_info.market, slot_info.price = choice.labels, choice.market, choice.price
@@ -348,7 +267,7 @@ class LaunchLimits:
         launched, there = self._cycle.decisions.pop(), self.pools[name]
         self.launches -= 1
         self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")
-        self.imagine(name, slot_info.market, -1)
+        self.offerings.imagine(name, slot_info.market, -1)
         self.refusals.note_launch(name, launched.offering, slot_info.market, -1)  # type: ignore[union-attr]
         if isinstance(launched, Start):
             there.starts -= 1
@@ -385,42 +304,6 @@ class LaunchLimits:
                 for need in dict.fromkeys(demand.needs)
             )
         return self._cordoned_room[demand]
-
-    def find_bound(self, name: str) -> int:
-        """Return the lowest `max_slots` that limits this pool: its own, its system's or the one over all pools."""
-        return min(most for most, _ in self._bounds[name])
-
-    def count_left(self, name: str) -> int:
-        """Return how many more launches this pool may have: the lesser of two numbers, how many more active slots each
-        `max_slots` allows, and how many empty slots the pool has. Other limits are not tested.
-        """
-        left = min(most - self._count(pools) for most, pools in self._bounds[name])
-        return max(0, min(left, len(self.pools[name].empty)))
-
-    def may_grow(self, name: str) -> bool:
-        """Return whether a pool has a slot that `max_slots` allows to launch, or a stopped slot that may be started."""
-        has_tier = self._cycle.rules.pools[name].stopped_slots > 0
-        return self.count_left(name) > 0 or (has_tier and bool(self.pools[name].startable))
-
-    def _is_full(self, name: str) -> bool:
-        if not self.pools[name].empty:
-            return True
-        for most, pools in self._bounds[name]:  # noqa: SIM110  called for each launch, and a generator takes twice as long
-            if self._count(pools) >= most:
-                return True
-        return False
-
-    def _count(self, pools: Sequence[str]) -> int:
-        """Return the number of active slots of these pools plus the number of their machines that belong to no slot."""
-        if len(pools) == 1 and not self._strangers:
-            return self.pools[pools[0]].active
-        known = (self.pools[name].active for name in pools if name in self.pools)
-        return sum(known) + sum(map(self._count_strangers, pools))
-
-    def _count_strangers(self, name: str) -> int:
-        """Return how many machines with this pool's tags belonged to no slot at the last comparison with EC2."""
-        hold = self._strangers.get(name)
-        return hold.active if hold is not None and self.refusals.goes_on(hold.until) else 0
 
     def _is_unhealthy(self, name: str) -> bool:
         """Return whether launches in a pool are paused because `unhealthy_after` boots in a row failed. The pause lasts

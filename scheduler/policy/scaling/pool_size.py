@@ -155,7 +155,7 @@ def is_unneeded(slot_info: SlotInfo) -> bool:
 
 def fill_warm_pools_due(pools: Mapping[str, PoolSlots], limits: LaunchLimits) -> float:
     """Return minus infinity if a pool lacks slots and may launch or start one, else infinity."""
-    return -inf if any(each.lacks and limits.may_grow(name) for name, each in pools.items()) else inf
+    return -inf if any(each.lacks and limits.bounds.may_grow(name) for name, each in pools.items()) else inf
 
 
 def fill_warm_pools(cycle: CycleState, headroom: Headroom, limits: LaunchLimits) -> None:
@@ -185,7 +185,7 @@ def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
     slots. Stop when no offering can be launched any more.
     """
     for _ in range(lacking):
-        choices = limits.list_next(name)
+        choices = limits.offerings.list_next(name)
         started = limits.find_start([name])
         if started is not None and any(choice.key == started[2].key for choice in choices):
             limits.start(*started, reason)
