@@ -11,7 +11,7 @@ import redis
 from scheduler.protocol.names import LAUNCH, RESERVATIONS, TICKS
 from tasks import held_messages
 from tasks.held_messages import QoS
-from tasks.queues import HELD_A_PROCESS, TICK
+from tasks.queues import HELD_A_PROCESS, MOST_BYTES, TICK
 
 PROCESSES = 2
 SUBMIT = "leasehold.reservations.submit"
@@ -64,7 +64,7 @@ def hold(qos: QoS, tag: str, task: str = SUBMIT, body: str = "[]", queue: str = 
 
 
 @pytest.mark.usefixtures("loop")
-def test_a_worker_holds_many_single_requests_and_few_other_messages(redis_client: redis.Redis) -> None:
+def test_a_worker_holds_many_short_requests_and_few_other_messages(redis_client: redis.Redis) -> None:
     qos = make_qos(redis_client, PROCESSES * HELD_A_PROCESS)
     for number in range(PROCESSES * HELD_A_PROCESS - 1):
         hold(qos, f"t{number}")
@@ -73,9 +73,9 @@ def test_a_worker_holds_many_single_requests_and_few_other_messages(redis_client
     assert (qos.can_consume(), qos.room) == (False, 0)
 
     others = make_qos(redis_client, PROCESSES * HELD_A_PROCESS)
-    hold(others, "o1", body='[[{"items": []}]]')
+    hold(others, "o1", body="x" * (MOST_BYTES + 1))
     assert others.can_consume()
-    hold(others, "o2", body='[[{"items": []}]]')
+    hold(others, "o2", body="x" * (MOST_BYTES + 1))
     assert (others.can_consume(), others.room) == (False, 0)
     others.ack("o1")
     assert others.can_consume()
