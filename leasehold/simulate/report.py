@@ -21,7 +21,7 @@ from string import Template
 from typing import Any, Final
 
 from leasehold.errors import LeaseholdError
-from leasehold.simulate.run import ROWS, Run
+from leasehold.simulate.run import ROWS, Run, list_widths
 from leasehold.texts.values import show_seconds
 from scheduler.model.transitions import ENDED, SLOT_STATES
 from scheduler.protocol.visible import escape_json, make_visible
@@ -142,11 +142,19 @@ def describe_trace(runs: Sequence[Run], workload: Workload, *, compared: bool) -
     """Return the document of the page for simulations of a workload trace. Each run must have a timeline. `compared`:
     whether the runs differ in their settings.
     """
+    widths = list_widths([run.summary for run in runs])
     parts = [
         _describe_run(
             run.label or "this simulation",
             run.timeline,
-            [_figure(name, show(run.summary), attrgetter(_find_field(name))(run.summary)) for name, show in ROWS],
+            [
+                *(_figure(name, show(run.summary), attrgetter(_find_field(name))(run.summary)) for name, show in ROWS),
+                *(
+                    _figure(name, show_seconds(seconds), seconds)
+                    for name, find in widths
+                    if (seconds := find(run.summary)) is not None
+                ),
+            ],
             len(runs),
         )
         for run in runs

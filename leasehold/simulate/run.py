@@ -262,6 +262,19 @@ ROWS: Final[tuple[tuple[str, Show], ...]] = (
 )
 
 
+def list_widths(summaries: Sequence[Summary]) -> list[tuple[str, Callable[[Summary], float | None]]]:
+    """Return (name, function that returns seconds; None: no such job) for the p99 of the waits of each width of jobs.
+    The result is empty if all jobs have one width.
+    """
+
+    def find(least: int) -> Callable[[Summary], float | None]:
+        return lambda each: next((one.p99 for one in each.waits_by_width if one.least == least), None)
+
+    widths = sorted({(one.least, one.most) for each in summaries for one in each.waits_by_width})
+    names = {least: f"{least}" if least == most else f"{least}-{most}" for least, most in widths}
+    return [(f"wait p99, {name} wide", find(least)) for least, name in names.items()] if len(names) > 1 else []
+
+
 def make_table(runs: Sequence[Run]) -> Table:
     """Return the figures of finished simulations as a table: a row for each figure, a column for each of `runs`."""
     is_compared = len(runs) > 1
@@ -272,6 +285,9 @@ def make_table(runs: Sequence[Run]) -> Table:
         table.add_column(run.label.replace(" ", "\n"), justify="right", overflow="fold")
     for name, show in ROWS:
         table.add_row(name, *(show(run.summary) for run in runs))
+    for name, find in list_widths([run.summary for run in runs]):
+        found = [find(run.summary) for run in runs]
+        table.add_row(name, *("" if each is None else show_seconds(each) for each in found))
     for key in sorted({(line.pool, line.offering, line.market) for run in runs for line in run.summary.bill}):
         table.add_row(_name(*key), *(_show_bill(run.summary, key) for run in runs))
     return table

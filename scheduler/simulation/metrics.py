@@ -3,7 +3,7 @@ cost, by pool, offering and market.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil, floor
 from typing import Final
 
@@ -155,17 +155,28 @@ class Spread(msgspec.Struct, frozen=True):
     p99: float = 0.0
 
 
+class WidthWaits(msgspec.Struct, frozen=True):
+    """The waits of the jobs with a number of instances from `least` to `most`: how many jobs, and the percentile 99 of
+    their waits in seconds.
+    """
+
+    least: int
+    most: int
+    jobs: int
+    p99: float
+
+
 class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     """The results of a simulated workload trace. Times are seconds of the virtual clock, except `wall_seconds`. `cost`
     has the unit of the prices.
 
-    `wait`: from the submit to the first lease of all essential components. `turnaround`: from the submit to the end.
-    `slowdown`: turnaround / run time, at least 1, where runs shorter than 10 s count as 10 s. `utilisation`: the leased
-    share of the processors of all machines that are present (static hosts always are). `instance_hours` and `cost`: of
-    launched machines, from the cloud's answer until they are terminated or the run ends. `grants`: elastic instances
-    that were leased. `revocations`: elastic instances that were reclaimed or lost before their job's end. `left`: jobs
-    that had not ended at the end of the run. `bill`: hours and dollars by offering, if the simulation has a market;
-    then `cost` is the sum of these dollars.
+    `wait`: from the submit to the first lease of all essential components; `waits_by_width`: the same for jobs of each
+    width, by powers of two. `turnaround`: from the submit to the end. `slowdown`: turnaround / run time, at least 1,
+    where runs shorter than 10 s count as 10 s. `utilisation`: the leased share of the processors of all machines that
+    are present (static hosts always are). `instance_hours` and `cost`: of launched machines, from the cloud's answer
+    until they are terminated or the run ends. `grants`: elastic instances that were leased. `revocations`: elastic
+    instances that were reclaimed or lost before their job's end. `left`: jobs that had not ended at the end of the run.
+    `bill`: hours and dollars by offering, if the simulation has a market; then `cost` is the sum of these dollars.
     """
 
     jobs: int
@@ -186,6 +197,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     revocations: int
     ticks: int
     wall_seconds: float
+    waits_by_width: tuple[WidthWaits, ...] = ()
     bill: tuple[BillLine, ...] = ()
 
 
@@ -234,6 +246,8 @@ class RunMetrics:
         """Slot -> the present machine of the slot."""
         self._first_lease: dict[str, float] = {}
         self._waits: list[float] = []
+        self._widths: list[int] = []
+        """The number of instances of each job that has ended, parallel to `_waits`."""
         self._turnarounds: list[float] = []
         self._slowdowns: list[float] = []
         self._leased_seconds = self._present_seconds = self._instance_seconds = self._cost = 0.0
@@ -281,6 +295,7 @@ class RunMetrics:
             begun = self._first_lease.pop(row.id, row.finished_at)
             turnaround, run = row.finished_at - row.created_at, row.request.runtime or 0.0
             self._waits.append(begun - row.created_at)
+            self._widths.append(row.request.instances)
             self._turnarounds.append(turnaround)
             self._slowdowns.append(max(1.0, turnaround / max(run, SHORT_RUN)))
             self.ended_at = max(self.ended_at, row.finished_at)
@@ -328,6 +343,7 @@ class RunMetrics:
             revocations=self.revocations,
             ticks=ticks,
             wall_seconds=wall_seconds,
+            waits_by_width=tuple(_sort_by_width(self._widths, self._waits)),
             bill=bill,
         )
 
@@ -335,6 +351,14 @@ class RunMetrics:
         """Return the data for a plot of the simulation up to now: curves and sorted waits."""
         waiting, leased, present, machines = (each.finish() for each in self._curves)
         return Picture(waiting, leased, present, machines, tuple(sorted(self._waits)))
+
+
+def _sort_by_width(widths: Sequence[int], waits: Sequence[float]) -> Iterator[WidthWaits]:
+    found: dict[int, list[float]] = {}
+    for width, wait in zip(widths, waits, strict=True):
+        found.setdefault(width.bit_length(), []).append(wait)
+    for bits, values in sorted(found.items()):
+        yield WidthWaits(1 << bits - 1, (1 << bits) - 1, len(values), percentile(sorted(values), 0.99))
 
 
 def spread(values: Sequence[float]) -> Spread:

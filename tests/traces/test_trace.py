@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from examples.make_nasa_like import make_log, pack
 from scheduler.model.events import Event
 from scheduler.model.validation import InvalidInputError
-from scheduler.simulation.metrics import Spread, Summary
+from scheduler.simulation.metrics import Spread, Summary, WidthWaits
 from scheduler.simulation.trace import Setbacks, TracePlay
 from scheduler.simulation.workload import Job, Workload, list_submissions, make_reservation, read_workload
 from tests.traces.logs import Document, Row, a_fleet, a_line, a_log, a_pool, an_ec2_pool, play, play_rows
@@ -38,6 +38,7 @@ def test_the_summary_on_static_hosts_is_as_computed_by_hand(tmp_path: Path) -> N
         revocations=0,
         ticks=6,
         wall_seconds=0,
+        waits_by_width=(WidthWaits(least=1, most=1, jobs=2, p99=4.99), WidthWaits(least=2, most=3, jobs=1, p99=0)),
     )
 
 
