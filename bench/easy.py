@@ -12,7 +12,6 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import inf
 from pathlib import Path
 from statistics import mean
 
