@@ -1,5 +1,9 @@
 """The task of the queue `ticks`: it runs one tick after the other in the process that has the leader lock."""
 
+from time import monotonic
+from typing import Final
+
+from scheduler.operations.ports import Ports
 from scheduler.operations.tick.tick import Ticked, tick
 from tasks.app import app
 from tasks.base import LeaseholdTask
@@ -17,10 +21,28 @@ class TickTask(LeaseholdTask):
     needs_membership = False  # each tick checks it after it has taken the lock
 
 
+WAIT_SECONDS: Final = 0.03
+"""How long a process waits for the next kick after a tick."""
+MOST_SECONDS: Final = 0.5
+"""After this time a task begins no further tick, so that other messages of the queue get their turn."""
+
+
 @app.task(name=TICK, base=TickTask)
 def run_tick() -> str:
-    """Run a tick. If another process has the leader lock, that process runs one more tick instead."""
-    ports = app.services.ports
+    """Run a tick, and further ones while kicks follow soon. If another process has the leader lock, that process runs
+    one more tick instead.
+    """
+    ports, until = app.services.ports, monotonic() + MOST_SECONDS
+    done = _tick(ports)
+    # Speed: a message costs Celery as much as half of a small tick.
+    while done and monotonic() < until and ports.notifier.await_kick(WAIT_SECONDS):
+        done += (ticked := _tick(ports))
+        if not ticked:
+            break
+    return f"ticked: {sum(len(each.plan.decisions) for each in done)} decisions" if done else "not_leader"
+
+
+def _tick(ports: Ports) -> list[Ticked]:
     try:
         done = tick(ports, app.services.leader, lambda: app.services.renewal)
     except Exception:  # counted, and then raised as before
@@ -32,7 +54,7 @@ def run_tick() -> str:
         if ticked.cut:
             ports.meter.count("leasehold_cut_ticks_total", {})
         _log(ticked)
-    return f"ticked: {sum(len(each.plan.decisions) for each in done)} decisions" if done else "not_leader"
+    return done
 
 
 def _log(ticked: Ticked) -> None:

@@ -255,6 +255,12 @@ class Notifier(Protocol):
     def hear(self) -> None:
         """Record that a tick has begun, so that the next `kick` sends a message for another tick."""
 
+    def await_kick(self, seconds: float) -> bool:
+        """Wait at most `seconds` for a kick, and return whether one came. Such a kick has sent no message: the caller
+        runs the tick. Return False at once if the message of an earlier kick is under way, or if this notifier cannot
+        wait.
+        """
+
     def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
         """Publish one notice for each of these reservations (id -> notice) on the reservation's channel, in one round
         trip for each thousand. A channel may have no subscribers.

@@ -425,6 +425,10 @@ class MemoryNotifier(Notifier):
         self._flag_until = float("-inf")
 
     @override
+    def await_kick(self, seconds: float) -> bool:
+        return False
+
+    @override
     def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
         # Record it in `notices`.
         self.notices += [(reservation, dict(each)) for reservation, each in notices.items()]

@@ -41,6 +41,10 @@ from scheduler.view.connection import (
 
 KICK_SECONDS = 2.0
 """Seconds during which all kicks (requests for a tick) together send one message, unless a tick begins earlier."""
+MARK_SECONDS: Final = 0.2
+"""Seconds after the end of a wait for a kick for which the mark of a process that died stays. A kick that meets it is
+lost, as with a worker that dies with the message for a tick.
+"""
 REPLY_SECONDS = 60
 MESSAGES_A_CALL: Final = 1000
 """The most notices (to holders) or hints (to hosts) that are published in one round trip."""
@@ -68,7 +72,8 @@ class RedisNotifier(Notifier):
         self._bundle = bundle or Bundle(client)
         self._client, self._send_tick, self._write_tick = client, send_tick, write_tick
         self._names, self._kick_ms = RedisNames(prefix), int(kick_seconds * 1000)
-        self._flag = f"{prefix}kick"
+        self._flag, self._waits, self._woken = (f"{prefix}kick{part}" for part in ("", ":waits", ":woken"))
+        self._begin_wait, self._end_wait = load_script(client, "begin_wait"), load_script(client, "end_wait")
         self._publish_messages = load_script(client, "publish_messages")
         self._kick = load_script(client, "kick")
 
@@ -79,8 +84,24 @@ class RedisNotifier(Notifier):
             self._bundle.send()
             self._kick_alone(None)
             return
-        command = name_script(self._kick, [self._flag, TICKS], [self._kick_ms, message])
+        command = name_script(self._kick, self._kick_keys, [self._kick_ms, message])
         self._bundle.add(command, lambda: self._kick_alone(message))
+
+    @property
+    def _kick_keys(self) -> list[str]:
+        return [self._flag, TICKS, self._waits, self._woken]
+
+    @redis_errors()
+    @override
+    def await_kick(self, seconds: float) -> bool:
+        if self._write_tick is None:
+            return False
+        wait_ms = int((seconds + MARK_SECONDS) * 1000)
+        if not run_script(self._client, self._begin_wait, [self._flag, self._waits, self._woken], [wait_ms]):
+            return False
+        if self._client.blpop([self._woken], timeout=seconds):
+            return True
+        return bool(run_script(self._client, self._end_wait, [self._waits, self._woken], []))
 
     def _kick_alone(self, message: str | None) -> None:
         if message is not None and self._kick_at_once(message):
@@ -151,7 +172,7 @@ class RedisNotifier(Notifier):
         is no list or the Redis user may not run scripts.
         """
         try:
-            self._kick([self._flag, TICKS], [self._kick_ms, message])
+            self._kick(self._kick_keys, [self._kick_ms, message])
         except redis.ResponseError:
             return False
         return True

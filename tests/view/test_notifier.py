@@ -12,6 +12,7 @@ from scheduler.protocol.names import TICKS
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryNotifier
 from scheduler.view.redis_ports import RedisNotifier
+from testbed.processes import wait_for
 from tests.view.conftest import MakeNotifier
 
 
@@ -193,3 +194,40 @@ def test_a_kick_is_sent_in_the_other_way_if_the_queue_takes_no_message(redis_cli
     ticks = Ticks()
     RedisNotifier(redis_client, ticks, write_tick=lambda: "a tick").kick()
     assert ticks.sent == 1
+
+
+def test_a_kick_wakes_the_process_that_waits_for_one_and_sends_no_message(redis_url: str) -> None:
+    found: list[bool] = []
+    with make_redis(redis_url) as client, make_redis(redis_url) as other:
+        notifier = RedisNotifier(client, Ticks(), write_tick=lambda: "a tick")
+        waiting = threading.Thread(target=lambda: found.append(notifier.await_kick(10)))
+        waiting.start()
+        wait_for(lambda: bool(client.exists("leasehold:kick:waits")), "the wait for a kick")
+        for _ in range(2):
+            RedisNotifier(other, Ticks(), write_tick=lambda: "a tick").kick()
+        waiting.join()
+        assert found == [True]
+        assert client.llen(TICKS) == 0
+        # The tick has begun, and no process waits: the next kick sends a message.
+        notifier.hear()
+        notifier.kick()
+        assert client.llen(TICKS) == 1
+        assert not notifier.await_kick(10)
+
+
+def test_without_a_kick_the_wait_ends_and_the_next_kick_sends_a_message(redis_client: redis.Redis) -> None:
+    notifier = RedisNotifier(redis_client, Ticks(), write_tick=lambda: "a tick")
+    assert not notifier.await_kick(0.01)
+    notifier.kick()
+    assert redis_client.llen(TICKS) == 1
+
+
+def test_a_kick_at_the_end_of_the_wait_is_not_lost(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    notifier = RedisNotifier(redis_client, Ticks(), write_tick=lambda: "a tick")
+
+    def wait_in_vain(*_arguments: object, **_options: object) -> None:
+        notifier.kick()
+
+    monkeypatch.setattr(redis_client, "blpop", wait_in_vain)
+    assert notifier.await_kick(0.01)
+    assert redis_client.llen(TICKS) == 0
