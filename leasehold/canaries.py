@@ -3,6 +3,7 @@ leader lock.
 """
 
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import cast
@@ -31,6 +32,18 @@ class Canaries:
         """
         for queue in queues:
             self._wire.send_canary(queue, self._address(queue), expires)
+
+    def wait(self, seconds: float) -> dict[str, float]:
+        """Wait until every queue has answered, at most `seconds`. Return the queues that answered, each with the
+        seconds until its answer was seen.
+        """
+        began, took = time.monotonic(), dict[str, float]()
+        while True:
+            now = time.monotonic() - began
+            took |= {queue: now for queue in QUEUE_NAMES if queue not in took and self.answered(queue)}
+            if len(took) == len(QUEUE_NAMES) or now >= seconds:
+                return took
+            self._wire.pause()
 
     def answered(self, queue: str) -> bool:
         """Return whether a worker of this queue has answered the canary. Return False while Redis is unreachable."""
@@ -99,8 +112,5 @@ class Probe:
         """Send a canary to each queue, and return the queues whose workers do not answer within `seconds`."""
         canaries = Canaries(self._wire)
         canaries.send()
-        for _ in range(max(int(seconds / 0.2), 1)):
-            if all(canaries.answered(queue) for queue in QUEUE_NAMES):
-                break
-            self._wire.pause()
-        return [queue for queue in QUEUE_NAMES if not canaries.answered(queue)]
+        answered = canaries.wait(seconds)
+        return [queue for queue in QUEUE_NAMES if queue not in answered]

@@ -413,7 +413,6 @@ def _find_database(url: str) -> tuple[object, ...]:
 
 
 def read_access(settings: Settings) -> "Ec2Access":
-    """Return region, URL and credentials of EC2 from the settings."""
     from workers.ec2.clients import Ec2Access
 
     aws = settings.aws

@@ -91,7 +91,6 @@ class RedisWorkWatch(WorkWatch):
                 self._client.zadd(self._key, dict.fromkeys(names, until))
 
     def _renew(self) -> None:
-        """Renew the work of this process until the process ends."""
         pause = threading.Event()
         while not pause.wait(self._seconds / RENEWALS):
             with self._guard:

@@ -115,7 +115,6 @@ class Heart:
         return has_returned
 
     def stop(self) -> None:
-        """Stop the heartbeats and wait for the thread to end."""
         self._is_stopped = True
         self._wake.set()
         if self._thread.is_alive():

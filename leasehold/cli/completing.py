@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.cli.output import starting
+from scheduler.protocol.states import PHASES, SLOT_STATES
 
 if TYPE_CHECKING:
     from leasehold.client.discovery import Address
@@ -19,18 +20,6 @@ SECONDS: Final = 0.6
 CONNECT_SECONDS: Final = 0.3
 MOST: Final = 200
 MOST_VERSIONS: Final = 100
-PHASES: Final = ("pending", "leased", "revoking", "released", "cancelled", "expired", "failed")
-SLOT_STATES: Final = (
-    "empty",
-    "launching",
-    "booting",
-    "binding",
-    "ready",
-    "draining",
-    "terminating",
-    "error",
-    "stopped",
-)
 _HELD: Final = frozenset({"leased", "revoking"})
 _ROWS_A_CALL: Final = 1000
 _LIVE: Final = frozenset({"pending", *_HELD})

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, TypeV
 import typer
 
 from leasehold.cli.completing import (
-    PHASES,
-    SLOT_STATES,
     complete_accounts,
     complete_phases,
     complete_pools,
@@ -39,6 +37,7 @@ from leasehold.cli.output import (
 from leasehold.cli.root import app, example
 from leasehold.cli.tables import Cell, Column
 from leasehold.texts.values import show_time
+from scheduler.protocol.states import PHASES, SLOT_STATES
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client

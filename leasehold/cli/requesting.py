@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from leasehold.cli.completing import (
-    PHASES,
     complete_accounts,
     complete_held_reservations,
     complete_live_reservations,
@@ -48,6 +47,7 @@ from leasehold.client.reservation_fields import FIELDS
 from leasehold.errors import CannotBeServed, Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 from leasehold.texts.values import show_seconds
 from scheduler.protocol.faults import describe_unknown
+from scheduler.protocol.states import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

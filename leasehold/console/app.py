@@ -182,7 +182,6 @@ _ONLY_HERE: Final = (
 
 
 async def show_login(request: Request) -> Response:
-    """Show the form for the name and key of a principal."""
     failed = request.query_params.get("failed")
     detail = None if failed is None else _FAILURES.get(failed, _FAILURES[""])
     return render(request, "login.html", detail=detail, name="", next=request.query_params.get("next", ""))

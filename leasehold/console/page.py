@@ -76,7 +76,6 @@ class Page:
 
 
 def backend(request: Request) -> Backend:
-    """Return the services of this process."""
     found: Backend = request.app.state.backend
     return found
 
@@ -136,7 +135,6 @@ def render_fragment(template: str, **values: Any) -> str:
 
 
 def url(request: Request, path: str) -> str:
-    """Return a path of the console with the prefix of the reverse proxy."""
     return f"{request.app.state.prefix}{path}"
 
 

@@ -109,7 +109,6 @@ def describe_wish(request: PublicRequest) -> str:
 
 
 def _weigh(request: PublicRequest) -> tuple[float, float, int]:
-    """Return the cpus, the memory and the instances of a request."""
     cpus, memory, count = (0.0, 0.0, 0)
     for each in request.components:
         cpus += each.count * each.resources.get("cpus", 0.0)
@@ -325,7 +324,6 @@ def _find(view: FollowedView, wanted: ReservationFilter, listing: Listing) -> li
 
 
 def _search(rows: Iterable[Reservation], words: Sequence[str], listing: Listing) -> list[Reservation]:
-    """Return the rows whose names, code and sentence have each of these words."""
     waits, find = listing.waits, listing.texts.find
     # Many reservations share one code and sentence. JSON makes lists of the pairs.
     missing: dict[str, list[str]] = {}

@@ -69,7 +69,6 @@ class Holders:
 
     @property
     def is_done(self) -> bool:
-        """Whether every job of the demo was served or has failed."""
         return all(self.progress.is_over(name) for name in self._jobs)
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ from redis.exceptions import NoPermissionError
 from leasehold.canaries import Canaries, Probe
 from leasehold.client.redis.connection import explain_redis
 from leasehold.client.redis.own_transport import open_wire
-from leasehold.client.redis.transport import RequestTransport
 from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.rules import (
     judge_access,
@@ -161,7 +160,7 @@ def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
     within `seconds`.
     """
     with closing(open_wire(settings)) as wire:
-        canaries, probe, started = Canaries(wire), Probe(wire), time.monotonic()
+        canaries, probe = Canaries(wire), Probe(wire)
         try:
             lengths = probe.queue_lengths()
             canaries.send(expires=seconds)
@@ -170,19 +169,8 @@ def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
                 failure(f"queue {queue}", str(error), "Let this user push to the queues.") for queue in QUEUE_NAMES
             )
             return
-        took = _await(wire, canaries, started, seconds)
+        took = canaries.wait(seconds)
         yield from (judge_queue(queue, lengths[queue], took.get(queue), seconds) for queue in QUEUE_NAMES)
-
-
-def _await(wire: RequestTransport, canaries: Canaries, started: float, seconds: float) -> dict[str, float]:
-    took: dict[str, float] = {}
-    while len(took) < len(QUEUE_NAMES) and time.monotonic() - started < seconds:
-        for queue in QUEUE_NAMES:
-            if queue not in took and canaries.answered(queue):
-                took[queue] = time.monotonic() - started
-        if len(took) < len(QUEUE_NAMES):
-            wire.pause()
-    return took
 
 
 def read_report_age(settings: Settings, seconds: float) -> float | None:

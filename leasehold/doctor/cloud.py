@@ -88,7 +88,6 @@ class _Judge:
         return judge_call(check, None, Tried())
 
     def judge(self, check: str, error: CloudError, tried: Tried) -> Finding:
-        """Return the finding on a refusal."""
         finding = judge_call(check, error, msgspec.structs.replace(tried, region=self._region))
         decoded = self._permissions.decode(error)
         return msgspec.structs.replace(finding, text=f"{finding.text} ({decoded})") if decoded else finding

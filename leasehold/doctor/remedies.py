@@ -123,12 +123,10 @@ def judge_call(check: str, error: CloudError | None, tried: Tried, text: str = "
 
 
 def show_error(error: CloudError) -> str:
-    """Return an error of AWS in one line."""
     return " ".join(str(error).split())
 
 
 def find_remedy(error: CloudError, tried: Tried) -> str:
-    """Return what to do about an error of AWS."""
     code = error.code
     if code.endswith("ServiceLinkedRoleCreationNotPermitted"):
         return f"Run `{SPOT_ROLE}` once in this account, as an administrator ({_PAGE})."

@@ -141,7 +141,8 @@ def judge_clocks(offsets: Sequence[ProcessOffset]) -> Finding:
     off = [each for each in offsets if abs(each.seconds) > CLOCK_SECONDS]
     if not off:
         count = len(offsets)
-        return ok("clocks", f"the wall clocks of {count} process{'es' if count != 1 else ''} agree with cluster time")
+        what = f"the wall clocks of {count} process{'es' if count != 1 else ''}, this one included,"
+        return ok("clocks", f"{what} agree with cluster time")
     text = "; ".join(
         f"{each.process} on {each.host}: the wall clock is {_describe_offset(each.seconds)} cluster time"
         for each in off

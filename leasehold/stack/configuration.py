@@ -204,7 +204,6 @@ def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, .
 
 
 def uses_emulator(aws: AwsSettings) -> bool:
-    """Return whether an embedded stack with these settings has the emulator in place of AWS."""
     return not (aws.endpoint_url or aws.region or aws.profile or aws.access_key_id)
 
 

@@ -118,12 +118,10 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """The URL of the stack's Redis, for a Client."""
         return self.configuration.broker_url
 
     @property
     def database_url(self) -> str:
-        """The URL of the stack's database."""
         return self.configuration.database_url
 
     @property

@@ -30,7 +30,6 @@ class StackFolder:
 
     @property
     def run_file(self) -> Path:
-        """The path of run.json, which has the processes and addresses of the stack."""
         return self.path / RUN_FILE
 
     @property

@@ -174,7 +174,6 @@ class Nursery:
         self._socket.close()
 
     def _read(self) -> None:
-        """Take the nursery's reports until it ends."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._lines:
                 report = json.loads(line)

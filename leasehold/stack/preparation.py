@@ -143,7 +143,6 @@ def forget_machines(ports: Ports) -> None:
 
 
 def _serve(settings: Settings) -> None:
-    """Prepare the stack and report each part, until all workers work."""
     migrate(settings.database_url)
     _report("the database")
     with closing(open_wire(settings)) as wire:

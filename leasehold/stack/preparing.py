@@ -64,7 +64,6 @@ class Preparation:
         return self._reports[part]
 
     def close(self) -> None:
-        """End the process, if it runs."""
         self._process.kill()
         self._process.wait()
         self._reader.join()

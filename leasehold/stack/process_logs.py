@@ -19,7 +19,6 @@ _WARNING: Final = re.compile(
 
 
 def list_logs(folder: Path) -> dict[str, Path]:
-    """Return the paths of the logs in a folder, by the name of the process that writes each."""
     return {path.stem: path for path in sorted(folder.glob("*.log"))}
 
 
@@ -68,7 +67,6 @@ class LogReader:
         return found if first < 0 else found[max(len(found) - first, 0) :]
 
     def close(self) -> None:
-        """Close the log file."""
         if self._file is not None:
             self._file.close()
         self._file, self._rest = None, b""

@@ -16,7 +16,6 @@ _LISTENS: Final = "0A"
 
 
 def listens(host: str, port: int) -> bool:
-    """Return whether a process accepts connections on this host and port."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True

@@ -138,7 +138,6 @@ class Counts:
         return found
 
     def list_pools(self) -> dict[str, PoolCounts]:
-        """Return the counts of each pool by the pool's name, in alphabetical order."""
         pools: dict[str, PoolCounts] = {}
         used: dict[str, Counter[str]] = {}
         total: dict[str, Counter[str]] = {}

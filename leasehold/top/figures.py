@@ -87,7 +87,6 @@ class Reader:
 
     @property
     def full_reads(self) -> int:
-        """How often all rows of the view were read."""
         return self._follower.reads
 
     def read(self) -> Figures:

@@ -5,7 +5,6 @@ view was built again or the changes are no longer kept, reads all rows again.
 """
 
 import time
-from collections.abc import Iterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -60,7 +59,7 @@ class Follower:
                 self._may_follow = False
         if self._counts is None or time.monotonic() >= self._due:
             begun = time.monotonic()
-            self._check(*self._read_generation())
+            self._read()
             self._counts = self._scan()
             self._due = time.monotonic() + REST * (time.monotonic() - begun)
         return self._counts
@@ -70,7 +69,7 @@ class Follower:
             return self._counts
         self._counts = None
         for _ in range(LOADS_TRIED):
-            self._generation, self._sequence = self._read_position()
+            self._generation, self._sequence, _ = self._read()
             counts = self._scan()
             # Changes that were made during the scan; a row that is newer already stays.
             if self._catch_up(counts, happens=False):
@@ -78,52 +77,38 @@ class Follower:
                 return counts
         raise Unavailable("the view changes faster than it can be read")
 
-    def _read_generation(self) -> tuple[bytes | None, dict[str, Any]]:
-        pipeline = self._redis.pipeline(transaction=True)
-        pipeline.get(self._names.generation)
-        pipeline.info("server")
-        generation, server = pipeline.execute()
-        return generation, server
-
-    def _read_position(self) -> tuple[bytes, int]:
+    def _read(self, *, after: int | None = None) -> tuple[bytes, int, list[Any]]:
+        """Return the generation of the view, the number of its last change, and the first changes after the number
+        `after` (None: no changes). Raises Unavailable if the view is not valid.
+        """
         pipeline = self._redis.pipeline(transaction=True)
         pipeline.get(self._names.generation)
         pipeline.info("server")
         pipeline.get(self._names.sequence)
-        generation, server, sequence = pipeline.execute()
-        return self._check(generation, server), int(sequence or 0)
-
-    def _check(self, generation: bytes | None, server: dict[str, Any]) -> bytes:
+        if after is not None:
+            pipeline.xrange(self._names.deltas, min=f"{after + 1}-0", count=ENTRIES_A_CALL)
+        generation, server, sequence, *entries = pipeline.execute()
         if generation is None or not generation.decode().endswith(f":{server.get('run_id')}"):
             raise Unavailable("Redis holds no valid view: the next tick builds it, if a scheduler runs")
-        return generation
+        return generation, int(sequence or 0), entries[0] if entries else []
 
     def _scan(self) -> Counts:
         """Read all rows. Each row is as it was at some moment during the scan."""
         self.reads += 1
         counts = Counts()
-        for body in self._read_rows("slots"):
+        for _, body in self._redis.hscan_iter(self._names.rows("slots"), count=ROWS_A_CALL):
             counts.take_slot(_SLOT.decode(body))
-        for body in self._read_rows("reservations"):
+        for _, body in self._redis.hscan_iter(self._names.rows("reservations"), count=ROWS_A_CALL):
             counts.take_reservation(_RESERVATION.decode(body), happens=False)
         return counts
-
-    def _read_rows(self, kind: str) -> Iterator[bytes]:
-        for _, body in self._redis.hscan_iter(self._names.rows(kind), count=ROWS_A_CALL):
-            yield cast("bytes", body)
 
     def _catch_up(self, counts: Counts, *, happens: bool) -> bool:
         """Apply the changes since the last call to `counts`, and return True. Return False if the view was built again,
         or if Redis no longer has some of the changes.
         """
         while True:
-            pipeline = self._redis.pipeline(transaction=True)
-            pipeline.get(self._names.generation)
-            pipeline.info("server")
-            pipeline.get(self._names.sequence)
-            pipeline.xrange(self._names.deltas, min=f"{self._sequence + 1}-0", count=ENTRIES_A_CALL)
-            generation, server, sequence, entries = pipeline.execute()
-            if self._check(generation, server) != self._generation or sequence is None:
+            generation, sequence, entries = self._read(after=self._sequence)
+            if generation != self._generation:
                 return False
             for number, fields in entries:
                 after = int(number.partition(b"-")[0])
@@ -131,7 +116,7 @@ class Follower:
                     return False
                 self._apply(counts, fields, happens=happens)
                 self._sequence = after
-            if self._sequence == int(sequence):
+            if self._sequence == sequence:
                 return True
             if not entries:
                 return False

@@ -129,13 +129,11 @@ class Feed:
         return self.view.guard
 
     def start(self) -> None:
-        """Start the thread of the feed."""
         self._asked.set()
         self._thread = threading.Thread(target=self._run, name="leasehold-feed", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread of the feed and the streams of all subscribers."""
         self._ends.set()
         self._asked.set()
         if self._thread is not None:
@@ -171,7 +169,6 @@ class Feed:
 
     @property
     def subscriptions(self) -> int:
-        """The number of open streams of events."""
         with self._guard:
             return len({each for topic in self._topics.values() for each in topic.subscribers})
 

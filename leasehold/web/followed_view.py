@@ -39,12 +39,10 @@ class FollowedView(View):
         super().__init__()
 
     def apply_all(self, changes: Sequence[Change]) -> None:
-        """Apply changes, as View does, and record the ids of the changed rows."""
         for change in changes:
             self.apply(change)
 
     def apply(self, change: Change) -> None:
-        """Apply a change, as View does, and record the id of the changed row."""
         with self.guard:
             kind = change.kind if isinstance(change, Gone) else KINDS[type(change)]
             touched = self._find_slots(change)

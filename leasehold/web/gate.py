@@ -171,11 +171,9 @@ class Gate:
         return self._failures.note(_find_peer(request))
 
     def is_trusted_proxy(self, request: HTTPConnection) -> bool:
-        """Return whether the peer of this connection is a reverse proxy that the settings trust."""
         return self.is_trusted(_find_peer(request))
 
     def is_trusted(self, address: str) -> bool:
-        """Return whether this network address is that of a reverse proxy that the settings trust."""
         try:
             peer = ipaddress.ip_address(address)
         except ValueError:

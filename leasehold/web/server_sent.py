@@ -34,7 +34,6 @@ class Places:
         self._taken: Counter[str] = Counter()
 
     def count(self, caller: str) -> int:
-        """Return how many places this caller has."""
         return self._taken.get(caller, 0)
 
     def take(self, caller: str) -> bool:

@@ -102,7 +102,6 @@ def find_account(accounts: Mapping[str, AnyAccount], name: str | None, sequence:
 
 
 def add(left: Levels, right: Levels) -> Levels:
-    """Return the sum of two amounts for each paid level."""
     return (left[0] + right[0], left[1] + right[1], left[2] + right[2], left[3] + right[3], left[4] + right[4])
 
 

@@ -48,7 +48,6 @@ def read_text(value: Any) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Return whether UTF-8 can encode the text."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 

@@ -35,7 +35,6 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def find_place(at: float) -> int:
-    """Return the place in the ring of the sample of this time."""
     return int(at // SAMPLE_SECONDS) % SAMPLES
 
 

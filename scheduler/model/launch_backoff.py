@@ -72,7 +72,6 @@ def find_pause(seconds: float, streak: int) -> float:
 
 
 def describe_error(code: str, message: str) -> str:
-    """Return what the cloud answered as one text."""
     return f"{code}: {message}" if message else code
 
 

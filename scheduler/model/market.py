@@ -73,7 +73,6 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def type_labels(self) -> dict[str, str]:
-        """The labels of a machine of this type that name the type and its family."""
         return {"instance_type": self.name, "instance_family": self.family}
 
 

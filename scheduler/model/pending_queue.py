@@ -258,7 +258,6 @@ class PendingQueue:
         return {key: AgedRows(members) for key, members in found.items()}
 
     def _find_group(self, reservation: Reservation, shape: Shape) -> AgedRows:
-        """Return the group of a reservation, a new one if there is none, and record that the group changes now."""
         assert self._groups is not None, "groups exist once they were read"  # noqa: S101
         key = (reservation.request.account, shape)
         group = self._groups.get(key)

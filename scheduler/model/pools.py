@@ -80,7 +80,6 @@ class MarketRules(Document):
 
     @property
     def has_mix(self) -> bool:
-        """Whether the pool divides its slots among the markets."""
         return self.on_demand_base > 0 or self.on_demand_share is not None
 
 

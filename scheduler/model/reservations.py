@@ -139,7 +139,6 @@ class Request(PublicRequest, frozen=True, kw_only=True, gc=False):
 
     @property
     def instances(self) -> int:
-        """The number of instances of all components of the request."""
         return sum(component.count for component in self.components)
 
 

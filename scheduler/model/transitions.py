@@ -8,30 +8,12 @@ docs/reference/states.md is generated from these tables.
 from collections.abc import Iterator
 from typing import Final, Literal
 
-SlotState = Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error", "stopped"]
-Phase = Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"]
-Cause = Literal["tick", "holder", "operator", "cloud"]
+from scheduler.protocol.states import PHASES as PHASES
+from scheduler.protocol.states import SLOT_STATES as SLOT_STATES
+from scheduler.protocol.states import Phase as Phase
+from scheduler.protocol.states import SlotState as SlotState
 
-SLOT_STATES: Final[tuple[SlotState, ...]] = (
-    "empty",
-    "launching",
-    "booting",
-    "binding",
-    "ready",
-    "draining",
-    "terminating",
-    "error",
-    "stopped",
-)
-PHASES: Final[tuple[Phase, ...]] = (
-    "pending",
-    "leased",
-    "revoking",
-    "released",
-    "cancelled",
-    "expired",
-    "failed",
-)
+Cause = Literal["tick", "holder", "operator", "cloud"]
 
 IN_FLIGHT: Final = frozenset[SlotState]({"launching", "booting", "binding"})
 """States of a slot whose machine is expected to become ready."""

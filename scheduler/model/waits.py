@@ -48,7 +48,6 @@ class WaitBlock:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The ids of the reservations."""
         return self._names if self._stays is None else tuple(compress(self._names, self._stays))
 
     @property
@@ -83,7 +82,6 @@ class Waits:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The ids of the reservations."""
         if self._names is None:
             self._names = tuple(chain.from_iterable(each.names for each in self._blocks or ()))
         return self._names

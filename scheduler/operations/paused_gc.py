@@ -21,7 +21,6 @@ class PausedGC:
     _was_enabled = False
 
     def __enter__(self) -> None:
-        """Pause Python's garbage collector."""
         self._was_enabled = gc.isenabled()
         gc.disable()
 

@@ -59,7 +59,6 @@ def sign_heartbeat(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> Hear
 
 
 def is_heartbeat_of(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> bool:
-    """Return whether the heartbeat was signed with this key for this slot of this cluster."""
     signed = sign_heartbeat(key, cluster, slot, beat).mac or ""
     return beat.mac is not None and hmac.compare_digest(signed, beat.mac)
 
@@ -75,7 +74,6 @@ def format_heartbeat(beat: Heartbeat) -> str:
 
 
 def read_heartbeat(value: bytes) -> Heartbeat | None:
-    """Return the heartbeat that a value in Redis contains, or None if the value is no heartbeat."""
     text = value.decode("ascii", "replace")
     if len(text) > _MOST:
         return None

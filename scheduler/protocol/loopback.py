@@ -20,7 +20,6 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local_url(url: str | None) -> bool:
-    """Return whether a URL names a server on a loopback address."""
     return url is not None and is_loopback(urlsplit(url).hostname or "")
 
 

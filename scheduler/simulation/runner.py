@@ -499,7 +499,6 @@ def _describe_state(state: dict[str, Any], at: float) -> Iterator[str]:
 
 
 def _describe_printed_lease(lease: dict[str, Any]) -> str:
-    """Return a text about this lease: its reservation, and its level if it is a paid level."""
     level = f" (level {lease['level']})" if lease["level"] in PAID else ""
     return f"{lease['reservation']}{level}"
 

@@ -327,7 +327,6 @@ class TimelineRecorder:
             recorder.add(values.get(name, 0), begin - self._begin, now - self._begin)
 
     def note_event(self, event: Event) -> None:
-        """Count an event that the operations recorded."""
         self._events[event.name] += 1
 
     def note_codes(self, codes: Mapping[str, str]) -> None:
@@ -397,7 +396,6 @@ class TimelineRecorder:
             self._update(slot, self._slots[slot])
 
     def _update(self, name: str, known: _Known) -> None:
-        """Compute the use, the load and the price of a slot again."""
         slot = known.row
         has_machine = _has_machine(slot)
         load = self._measure(slot, known) if slot is not None and has_machine else 0.0

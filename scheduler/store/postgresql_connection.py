@@ -124,7 +124,6 @@ def _has_pooler(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _write_settings(limits: Mapping[str, str], options: str) -> str:
-    """Return the statements that set these settings for one transaction."""
     local = [f"SET LOCAL {name} = '{value}'" for name, value in limits.items()]
     # set_config reads a list, like that of search_path, as the startup option does.
     for name, value in _OPTION.findall(options):

@@ -143,7 +143,6 @@ class SqlStore(ReadsCosts, Store):
 
     @property
     def engine(self) -> Engine:
-        """The database engine of this process. All its threads share one engine."""
         process = os.getpid()
         engine = self._engines.get(process)
         if engine is None:
@@ -377,7 +376,6 @@ class SqlStore(ReadsCosts, Store):
                 return total
 
     def _fetch(self, statement: Select[Any], **values: object) -> Sequence[Record]:
-        """Execute one statement in a transaction of its own."""
         with self._reading() as session:
             return session.fetch(statement, **values)
 

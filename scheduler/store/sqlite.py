@@ -122,7 +122,6 @@ class SqliteConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the connection is open and has no transaction."""
         return self._pooled.is_valid and not self._driver.in_transaction
 
     def release(self) -> None:
@@ -162,7 +161,6 @@ class SqliteConnections:
             connection.release()
 
     def dispose(self) -> None:
-        """Close all connections that have no transaction."""
         with suppress(IndexError):
             while True:
                 self._idle.pop().release()

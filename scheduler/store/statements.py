@@ -206,7 +206,6 @@ class Statements:
 
     @cached_property
     def delete_outgoing(self) -> Delete:
-        """The statement that deletes the messages with the given ids from the outbox."""
         return delete(tables.outgoing).where(tables.outgoing.c.id.in_(self._dialect.ids()))
 
     @cached_property
@@ -352,7 +351,6 @@ class LeaseStatements:
 
     @cached_property
     def forget(self) -> Delete:
-        """The statement that deletes all leases of the reservations with the given ids."""
         return delete(self._table).where(self._table.c.reservation.in_(self._dialect.ids()))
 
     @cached_property

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as some
 
-from leasehold.cli.completing import PHASES, SLOT_STATES
 from leasehold.cli.output import _list_lines
 from leasehold.cli.tables import Cell, Column, fit
 from scheduler.model import transitions
 from scheduler.model.waits import Reason, Waits
+from scheduler.protocol.states import PHASES, SLOT_STATES
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.cli.terminal import run_on_terminal, strip_colours

@@ -156,6 +156,8 @@ def serve(settings: Settings, *, rows: tuple[Row, ...] = ()) -> Iterator[Console
         wait_for(lambda: server.started and _is_valid(server), "the console")
         yield Console(settings, store, server, cache, token)
     finally:
+        # A request that waits for its answer keeps no test waiting.
+        server.config.timeout_graceful_shutdown = 0
         server.should_exit = True
         thread.join(timeout=20)
         client.close()

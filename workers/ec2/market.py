@@ -130,7 +130,6 @@ def _cut(names: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -> InstanceType:
-    """Return the facts about one instance type in an answer of DescribeInstanceTypes."""
     usages = answer.get("SupportedUsageClasses", MARKETS)
     return InstanceType(
         name=answer["InstanceType"],
@@ -169,7 +168,6 @@ def _read_accelerators(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_spot_price(answer: Mapping[str, Any], seen_at: float) -> Price:
-    """Return the price of one entry of DescribeSpotPriceHistory."""
     return Price(
         type=answer["InstanceType"],
         zone=answer["AvailabilityZone"],

@@ -55,7 +55,6 @@ class Permissions:
         return Identity(answer["Account"], answer["Arn"])
 
     def find_region(self) -> str:
-        """Return the AWS region to which the EC2 calls go."""
         return str(self._ec2.meta.region_name)
 
     def find_subnets(self, subnets: Sequence[str]) -> dict[str, Place]:

@@ -165,7 +165,6 @@ def _freeze(launch: _Launch, cluster: str) -> dict[str, Any]:
 
 
 def _name_place(place: Place) -> dict[str, str]:
-    """Return the parameters of an override that name a place."""
     named = {"SubnetId": place.subnet, "AvailabilityZone": place.zone}
     return {key: value for key, value in named.items() if value is not None}
 

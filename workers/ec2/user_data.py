@@ -36,7 +36,6 @@ def example_template() -> str:
 
 
 def variables_of(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> dict[str, str]:
-    """Return the values of the variables in a user data template for one launch."""
     offering = pool.offering_by_key[order.offering] if order.offering else None
     return {
         "cluster": cluster,

@@ -46,7 +46,6 @@ cluster.
 
 
 def name_check(slot: str) -> str:
-    """Return the name of a check of this slot's machine."""
     return f"check:{slot}"
 
 
