@@ -99,17 +99,19 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     if name.endswith(TRACE_NAMES) or (config is not None and not name.endswith(SCENARIO_NAMES)):
         runs, workload = _play_trace(
             file, config, choices, plot, slots=slots, limit=limit, system=system, share=elastic_share,
-            skip_bad=skip_bad, records=html is not None,
+            skip_bad=skip_bad, records=html is not None or plot is not None,
         )  # fmt: skip
         _report(runs, workload, compared=bool(choices), as_json=as_json)
+        if html is None and plot is None:
+            return
+        from leasehold.simulate.plot import draw
+        from leasehold.simulate.report import describe_trace, write_report
+
+        document = describe_trace(runs, workload, compared=bool(choices))
         if html is not None:
-            from leasehold.simulate.report import describe_trace, write_report
-
-            write_report(html, describe_trace(runs, workload, compared=bool(choices)))
+            write_report(html, document)
         if plot is not None:
-            from leasehold.simulate.plot import draw
-
-            draw(runs, f"{workload.path.name}: {len(workload.jobs):,} jobs", plot)
+            draw(document, plot)
         return
     only_for_traces = {
         "--config": config,

@@ -2,15 +2,13 @@
 waits of the jobs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from leasehold.errors import LeaseholdError
-from leasehold.simulate.run import Run
-from scheduler.simulation.metrics import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,12 +23,6 @@ SPANS: Final = (
     *((HOUR, "1 h"), (10 * HOUR, "10 h"), (4 * DAY, "4 days"), (40 * DAY, "40 days")),
 )
 """Marks of the axis of waiting times: the seconds and the label of each mark."""
-POINTS: Final = 300
-"""Largest number of points of one line: a panel of the picture can show no more."""
-FEW_POINTS: Final = 100
-"""Largest number of points of a line of means (slots and leases). Such lines rise and fall often. With more points, the
-lines of several simulations would hide each other. The line of the queue has up to POINTS points.
-"""
 LEGEND_WIDTH: Final = 150
 """Width of the legend in characters."""
 LONG_DAYS: Final = 2.0
@@ -59,15 +51,16 @@ def check_plotting(path: Path) -> None:
         raise PlotError(f"--plot: there is no folder {path.parent}")
 
 
-def draw(runs: Sequence[Run], title: str, path: Path) -> None:
-    """Draw all runs into one picture and write it to `path`; the suffix of the name, like .png, selects the format.
-    Raises PlotError if the file cannot be written.
+def draw(document: Mapping[str, Any], path: Path) -> None:
+    """Draw all runs of a page's document (`describe_trace`) into one picture and write it to `path`; the suffix of the
+    name, like .png, selects the format. Raises PlotError if the file cannot be written.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
 
     figure = Figure(figsize=(12, 8.5), layout="constrained")
     panels = list(figure.subplots(2, 2).flat)
-    longest = max((run.summary.makespan for run in runs), default=0.0)
+    runs = document["runs"]
+    longest = max((run["end"] for run in runs), default=0.0)
     unit, name = (DAY, "days") if longest > LONG_DAYS * DAY else (HOUR, "hours")
     for number, run in enumerate(runs):
         dashes = DASHES[number // len(COLOURS) % len(DASHES)]
@@ -78,41 +71,22 @@ def draw(runs: Sequence[Run], title: str, path: Path) -> None:
         handles, labels = panels[0].get_legend_handles_labels()
         columns = max(1, min(len(runs), LEGEND_WIDTH // (max(map(len, labels)) + 10)))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    figure.suptitle(title, fontsize=14)
+    figure.suptitle(f"{document['title']}\n{document['about']}", fontsize=14)
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
         raise PlotError(f"--plot: the picture cannot be written to {path}: {error}") from None
 
 
-def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> None:
-    queue, slots, share, waits = panels
-    picture = run.picture
-    middles, parts = _cut(picture.waiting_jobs.peaks, picture.waiting_jobs.width / unit, POINTS)
-    queue.plot(*(middles, [max(part) for part in parts]), label=run.label, **style)
-    slots.plot(*_list_means(picture.machines, unit), **style)
-    times, leased = _list_means(picture.leased, unit)
-    _, present = _list_means(picture.present, unit)
-    used = [part / whole if whole else nan for part, whole in zip(leased, present, strict=True)]
-    share.plot(times, used, **style)
-    count = len(picture.waits)
-    waits.step(
-        [max(1.0, each) for each in picture.waits], [(n + 1) / count for n in range(count)], where="post", **style
-    )
-
-
-def _list_means(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
-    """Cut `curve` into at most FEW_POINTS parts of equal duration, and return the middle of each part, in units of
-    `unit` seconds, and the mean of each part.
-    """
-    middles, parts = _cut(curve.means, curve.width / unit, FEW_POINTS)
-    return middles, [sum(part) / len(part) for part in parts]
-
-
-def _cut(values: Sequence[float], width: float, most: int) -> tuple[list[float], list[Sequence[float]]]:
-    together = max(1, -(-len(values) // most))
-    parts = [values[begin : begin + together] for begin in range(0, len(values), together)]
-    return [(number + 0.5) * together * width for number in range(len(parts))], parts
+def _draw_run(panels: Sequence["Axes"], run: Mapping[str, Any], unit: float, style: Style) -> None:
+    *over_time, waits = panels
+    curves = run["curves"]["waiting"], run["curves"]["machines"], run["utilisation"]
+    for panel, curve, values in zip(over_time, curves, ("peaks", "means", "means"), strict=True):
+        numbers = [nan if each is None else each for each in curve[values]]
+        middles = [(number + 0.5) * curve["width"] / unit for number in range(len(numbers))]
+        panel.plot(*(middles, numbers), label=run["label"], **style)
+    points = run["waits"]["points"]
+    waits.step([max(1.0, wait) for wait, _ in points], [share for _, share in points], where="post", **style)
 
 
 def _label(panels: Sequence["Axes"], unit: str) -> None:

@@ -162,7 +162,7 @@ def describe_trace(runs: Sequence[Run], workload: Workload, *, compared: bool) -
     ]
     for run, part in zip(runs, parts, strict=True):
         # The processors of a trace are known, so the share is that of the processors and not of the slots.
-        part["utilisation"] = _divide(run.picture.leased, run.picture.present, part["points"], part["end"])
+        part["utilisation"] = _divide(*run.processors, part["points"], part["end"])
         part["settings"] = {_show(name): _show(value) for name, value in run.settings.items()}
     about = f"A workload trace of {len(workload.jobs):,} jobs" + (f", played under {len(runs)} settings" * compared)
     notes = [f"{len(workload.skipped):,} lines of the trace were skipped."] if workload.skipped else []

@@ -21,7 +21,7 @@ from scheduler.model.rules import SchedulerKeys, merge_rules, read_rules
 from scheduler.model.validation import InvalidInputError, fault, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from scheduler.simulation.fleet import Fleet, make_fleet
-from scheduler.simulation.metrics import Picture, Summary
+from scheduler.simulation.metrics import Processors, Summary
 from scheduler.simulation.timeline import Timeline
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import Workload
@@ -118,14 +118,14 @@ DAY = 86400.0
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One finished simulation: its compared settings (`label` has them as text), its figures (`summary`) and its curves
-    (`picture`). `timeline` is None unless it was recorded.
+    """One finished simulation: its compared settings (`label` has them as text), its figures (`summary`) and its
+    processors. `timeline` is None unless it was recorded.
     """
 
     label: str
     settings: dict[str, str]
     summary: Summary
-    picture: Picture
+    processors: Processors
     timeline: Timeline | None = None
 
 
@@ -174,7 +174,7 @@ def play_all(
                 faults = [msgspec.structs.replace(each, path=f"{name}{each.path}") for each in error.faults]
                 raise InvalidInputError(faults) from None
             settings, timeline = dict(combination.settings), play.finish_timeline()
-            runs.append(Run(combination.label, settings, play.sum_up(), play.draw(), timeline))
+            runs.append(Run(combination.label, settings, play.sum_up(), play.count_processors(), timeline))
     return runs
 
 

@@ -5,7 +5,7 @@ cost, by pool, offering and market.
 from array import array
 from collections.abc import Iterator, Sequence
 from math import ceil, floor
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -201,17 +201,13 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     bill: tuple[BillLine, ...] = ()
 
 
-class Picture(msgspec.Struct, frozen=True):
-    """The data of a plot of a simulated trace: curves over the virtual clock, and `waits`, the sorted waits of the jobs
-    in seconds.
+class Processors(NamedTuple):
+    """The processors of a simulated fleet over the virtual clock. `leased`: those of leases. `present`: those of all
+    present machines.
     """
 
-    waiting_jobs: Curve
     leased: Curve
     present: Curve
-    """Number of processors of all present machines, leased or not, over the time of the simulation."""
-    machines: Curve
-    waits: tuple[float, ...]
 
 
 class _Machine(msgspec.Struct, frozen=True):
@@ -251,7 +247,7 @@ class RunMetrics:
         self._turnarounds: list[float] = []
         self._slowdowns: list[float] = []
         self._leased_seconds = self._present_seconds = self._instance_seconds = self._cost = 0.0
-        self._curves = [CurveRecorder() for _ in range(4)]
+        self._curves = [CurveRecorder() for _ in range(2)]
         self.launches = self.interruptions = self.preemptions = self.grants = self.revocations = 0
         self.ended_at = 0.0
         """When the last job ended so far, in seconds on the virtual clock."""
@@ -273,8 +269,7 @@ class RunMetrics:
         self._now = now
         self._leased_seconds += self._leased * seconds
         self._present_seconds += self._present * seconds
-        values = (len(self._waiting), self._leased, self._present, len(self._machines))
-        for curve, value in zip(self._curves, values, strict=True):
+        for curve, value in zip(self._curves, (self._leased, self._present), strict=True):
             curve.add(value, begin, now)
 
     def note_reservation(self, row: Reservation) -> None:
@@ -347,10 +342,8 @@ class RunMetrics:
             bill=bill,
         )
 
-    def draw(self) -> Picture:
-        """Return the data for a plot of the simulation up to now: curves and sorted waits."""
-        waiting, leased, present, machines = (each.finish() for each in self._curves)
-        return Picture(waiting, leased, present, machines, tuple(sorted(self._waits)))
+    def count_processors(self) -> Processors:
+        return Processors(*(each.finish() for each in self._curves))
 
 
 def _sort_by_width(widths: Sequence[int], waits: Sequence[float]) -> Iterator[WidthWaits]:

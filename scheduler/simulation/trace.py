@@ -21,7 +21,7 @@ from scheduler.operations.writers.reservations import GRANTED
 from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
 from scheduler.simulation.fleet import FOREVER, Fleet
 from scheduler.simulation.loop import EventLoop, Holders, Interruptions
-from scheduler.simulation.metrics import Bill, Picture, RunMetrics, Summary
+from scheduler.simulation.metrics import Bill, Processors, RunMetrics, Summary
 from scheduler.simulation.timeline import Timeline, TimelineRecorder
 from scheduler.simulation.workload import Workload, list_submissions
 
@@ -252,9 +252,8 @@ class TracePlay:
             bill=self._bill.list_lines() if self._bill is not None else (),
         )
 
-    def draw(self) -> Picture:
-        """Return the data for a plot of the trace run so far: curves and the jobs' waits."""
-        return self._metrics.draw()
+    def count_processors(self) -> Processors:
+        return self._metrics.count_processors()
 
     def finish_timeline(self) -> Timeline | None:
         """Return the timeline of the trace run so far; None if the run does not record it."""

@@ -31,16 +31,13 @@ def record(folder: Path, pool: dict[str, Any]) -> tuple[TracePlay, Timeline]:
 @pytest.mark.parametrize("pool", [a_pool(), an_ec2_pool(), a_pool(max_slots=1, resources={"cpus": 3})])
 def test_the_timeline_of_a_trace_agrees_with_its_summary(pool: dict[str, Any], tmp_path: Path) -> None:
     played, timeline = record(tmp_path, pool)
-    summary, picture = played.sum_up(), played.draw()
+    summary = played.sum_up()
     assert timeline.utilisation == pytest.approx(summary.utilisation)
     assert timeline.machine_seconds / 3600 == pytest.approx(summary.instance_hours)
     assert timeline.cost == pytest.approx(summary.cost)
     assert timeline.events.get("slot_launching", 0) == summary.launches
     assert (timeline.phases, timeline.still_waiting) == ({"released": summary.finished}, 0)
     assert (timeline.waits.count, timeline.waits.spread) == (summary.finished, summary.wait)
-    assert [each.wait for each in timeline.longest] == sorted(picture.waits, reverse=True)
-    assert max(timeline.curves["waiting"].peaks) == max(picture.waiting_jobs.peaks)
-    assert max(timeline.curves["machines"].peaks) == max(picture.machines.peaks)
 
 
 def test_a_run_records_no_timeline_unless_it_is_asked_for(tmp_path: Path) -> None:
