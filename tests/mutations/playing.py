@@ -145,10 +145,16 @@ def install(anchor: Anchor) -> None:
 
 
 def find_killer(anchor: Anchor | None) -> str:
-    """Return the first test that fails with this change (None: without any)."""
+    """Return the first test that fails with this change (None: without any); `import` if no test can be imported."""
     if anchor is not None:
         install(anchor)
-    for name, test in _list_tests(MODULES):
+    try:
+        tests = list(_list_tests(MODULES))
+    except Exception:
+        if anchor is None:
+            raise
+        return "import"
+    for name, test in tests:
         try:
             test()
         except Exception:  # noqa: BLE001  a broken rule may break anything

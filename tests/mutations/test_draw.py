@@ -71,17 +71,23 @@ def test_a_package_lists_its_modules_and_a_module_itself() -> None:
     assert list_modules(MODULE) == [MODULE]
 
 
-def test_the_tests_of_the_rules_notice_a_mutant() -> None:
+@pytest.mark.parametrize(
+    ("anchor", "killer"),
+    [
+        (("scheduler.policy.cycle.state", "CycleState.is_due", "self.now >= instant", "self.now > instant"), "test_"),
+        # A class whose last field needs a value, and the fields before it do not, cannot be made.
+        (("scheduler.policy.quota.reclaim", "_Trial", "field(init=False)", "field()"), "import"),
+    ],
+)
+def test_the_tests_of_the_rules_notice_a_mutant(anchor: tuple[str, ...], killer: str) -> None:
     """In a process of its own, because the changed module must not be loaded yet."""
     code = (
         "from tests.mutations.anchor import Anchor\n"
         "from tests.mutations.playing import find_killer, play\n"
-        "module, function = 'scheduler.policy.cycle.state', 'CycleState.is_due'\n"
-        "anchor = Anchor(module, function, 'self.now >= instant', 'self.now > instant')\n"
-        "print(*play(find_killer, [anchor]))"
+        f"print(*play(find_killer, [Anchor(*{anchor!r})]))"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout.startswith("test_")
+    assert run.stdout.startswith(killer)
 
 
 def test_the_files_of_the_quick_tests_exist() -> None:
