@@ -62,12 +62,12 @@ def get(reservation: ReservationId, output: OneOutput = None, as_json: AsJson = 
     if row is None:
         raise CommandError(describe_unknown("reservation", reservation))
     if chosen == "table":
-        print_table(("", ""), _describe(row), "")
+        print_table(("", ""), describe_reservation(row), "")
     else:
         print_document(row, chosen)
 
 
-def _describe(row: "Reservation") -> list[tuple[str, str]]:
+def describe_reservation(row: "Reservation") -> list[tuple[str, str]]:
     request = row.request
     requested = "; ".join(
         f"{each.count} x {each.name} ({each.kind}) {show_amounts(each.resources)}".strip()

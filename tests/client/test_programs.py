@@ -322,6 +322,11 @@ def list_used(module: ModuleType) -> set[str]:
 PUBLIC = [Client, AsyncClient, Hosts, AsyncHosts, Lease, AsyncLease, Watch, AsyncWatch, AsyncWatches, Hints, AsyncHints]
 
 
+def test_both_clients_have_the_same_methods() -> None:
+    blocking, on_a_loop = ({name for name in dir(kind) if not name.startswith("_")} for kind in (Client, AsyncClient))
+    assert (blocking - on_a_loop, on_a_loop - blocking) == ({"probe"}, {"run", "watch_many"})
+
+
 @pytest.mark.parametrize("kind", PUBLIC, ids=lambda kind: kind.__name__)
 def test_the_sample_uses_every_public_method(kind: type) -> None:
     public = {name for name in dir(kind) if not name.startswith("_")}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from scheduler.model.principals import Principal
+from scheduler.protocol.verbs import KEY_VERBS
 from tests.operations.harness import NOW
 
 Item = dict[str, Any]
@@ -17,7 +18,7 @@ Tokens = Mapping[str, int]
 KEY, OTHER_KEY = "k" * 43, "o" * 43
 KEY_HASH: Final = hashlib.sha256(KEY.encode()).hexdigest()
 VICTIMS: Final = ("leased", "bare", "waiting", "held-up")
-HOLDERS_VERBS: Final = ("release", "renew", "confirm", "fail", "surrender", "decline", "suspend", "resume")
+HOLDERS_VERBS: Final = tuple(sorted(KEY_VERBS))
 
 
 def list_commands_about_others(tokens: Tokens) -> list[tuple[str, Item]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from scheduler.model.waiting_codes import WAITING_CODES
 from tests.reference_model import __main__, comparing
 from tests.reference_model.__main__ import main
 from tests.reference_model.comparing import Comparison, DifferenceError, compare
@@ -30,12 +31,11 @@ REACHED = {
     *("terminate drained", "terminate timeout", "terminate interrupted"),
     *("reset cooled_down", "reset drained"),
     *("launch stopped", "start demand", "stop booted", "terminate surplus", "terminate at_quota"),
-    *("waits on_hold", "waits no_pool", "waits never_fits", "waits behind_queue", "waits booting"),
-    *("waits at_max_slots", "waits at_quota", "waits capacity", "waits throttled", "waits misconfigured"),
-    "waits over_budget",
-    *("waits gang_incomplete", "waits cordoned", "waits no_capacity"),
+    *(f"waits {code}" for code in WAITING_CODES if code not in {"no_quota", "account_limit"}),
 }
-"""What these scenarios have to contain."""
+"""What these scenarios have to contain. Two codes are missing, because the queue `quota` alone reports them, which has
+models of its own (`tests/reference_model/quota`).
+"""
 
 
 @cache

@@ -84,6 +84,7 @@ RESERVATION: Final[dict[str, Any]] = {
     "size": 1.5,
     "ttl": "1h",
     "restart_policy": "on_failure",
+    "on_interruption": "fail",
     "preemptible": False,
     "tags": {"job": "7"},
     "runtime": 60,
@@ -92,6 +93,7 @@ RESERVATION: Final[dict[str, Any]] = {
         {"name": "more", "count": 3, "kind": "elastic", "labels": {"a": "b"}},
     ],
     "on_lease": {"task": "mine.start", "queue": "mine"},
+    "on_end": {"task": "mine.end", "queue": "mine"},
     "key_hash": "0" * 64,
 }
 HOLDER: Final[dict[str, Any]] = {"reservation": "r1", "token": 3, "key": "a" * 40}
@@ -112,6 +114,12 @@ FIELDS: Final[dict[str, Any]] = {
     "balance": [5],
     "max_fanout": 2,
     "description": "of the tests",
+    "want": 2,
+    "run": "a-run",
+    "waited": 0.5,
+    "per_label_task_limits": {"disk": 2},
+    "max_charge_seconds": 60,
+    "disable_free_tasks": True,
 }
 SCENARIO: Final[dict[str, Any]] = {
     "name": "recorded",

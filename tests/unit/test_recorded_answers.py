@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from scheduler.model.command_schemas import SCHEMAS
 from tests.unit.recorded_answers import answer, list_documents, list_kinds, read_record
 
 RECORDED: Final = read_record()
@@ -21,6 +22,13 @@ def test_a_document_gets_the_answer_that_was_recorded(kind: str) -> None:
         shown = repr(document)
         got = json.loads(json.dumps(answer(reader, document)))
         assert got == recorded[number], f"document {number} of {kind}: {shown}"
+
+
+@pytest.mark.parametrize("verb", SCHEMAS)
+def test_each_field_of_a_request_is_in_a_good_document(verb: str) -> None:
+    """When this fails: the field is missing in RESERVATION or FIELDS."""
+    _, good = KINDS[verb]
+    assert {name for document in good for name in document} == set(SCHEMAS[verb].model_fields)
 
 
 def test_the_record_has_good_and_bad_documents_of_every_kind() -> None:

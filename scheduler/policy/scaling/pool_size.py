@@ -89,9 +89,10 @@ class PoolSlots:
         return (least > 0 and self.serving < least) or (target > 0 and self.reserve < target)
 
     def list_endable(self) -> list[SlotInfo]:
-        """Return the slots that may end because they are idle, longest idle first, then in slot order."""
+        """Return the slots that may end because they are idle: the one that may end first, then in slot order."""
         found = [each for each in self.idle.values() if each.slot.id not in self._spared]
-        return sorted(found, key=lambda each: (each.idle_since, each.order))
+        # The end decides, as in `scale_in_due`: a step that looks at other slots than its `due` would wait in vain.
+        return sorted(found, key=lambda each: (find_idle_end(each.idle_since, self.pool), each.idle_since, each.order))
 
     @cached_property
     def idle_end(self) -> float:
