@@ -225,11 +225,11 @@ class Search:
             late += [
                 {each.id for each in slots if (each.pool, each.offering) != kind} for kind in sorted(kinds, key=str)
             ]
-        return all(self._is_served_with([each for each in started if each.id not in ids]) for ids in late)
-
-    def _is_served_with(self, changes: Iterable[Change]) -> bool:
-        with _changed(self.view, changes):
-            return is_served(self._plan(self.rules), self.reservation.id)
+        for ids in late:
+            with _changed(self.view, [each for each in started if each.id not in ids]):
+                if not is_served(self._plan(self.rules), self.reservation.id):
+                    return False
+        return True
 
     def _boot(self, outcome: Plan, stages: ExitStack) -> Plan | None:
         """Leave the machines booting on `stages` that the plan `outcome` launches, and those of the plans after it,
