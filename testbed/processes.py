@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 from typing import Final, TypeVar
 
-from testbed.guarding import Guarded
+from testbed.guarding import Guarded, raise_dropped_interrupt
 
 PATIENCE: Final = 40.0
 """Seconds until the wait for a condition fails; far more than it takes, also on a busy machine."""
@@ -23,7 +23,9 @@ def wait_for(find: Callable[[], Found | None], what: str, patience: float = PATI
     """Call `find` until it returns a true value and return that. Fail after `patience` seconds."""
     deadline = time.monotonic() + patience
     pause = Event()
+    raise_dropped_interrupt()
     while not (found := find()):
+        raise_dropped_interrupt()
         assert time.monotonic() < deadline, f"waited {patience:g} s in vain for {what}"
         pause.wait(0.02)
     return found

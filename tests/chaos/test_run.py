@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from leasehold_emulator.settings import read_settings
@@ -36,6 +36,32 @@ def test_an_interrupted_run_reports_that_in_a_line_and_sums_up(number: signal.Si
     assert err.decode().splitlines() == ["interrupted in seed 7"]
     assert out.decode().startswith("0 seeds, 0 reservations")
     assert list(tmp_path.iterdir()) == []
+
+
+_DROPS: Final = """
+import os, signal
+from testbed.guarding import take_signals_as_interrupts
+from testbed.processes import wait_for
+
+class Careless:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        [each for each in range(9)]
+
+take_signals_as_interrupts()
+Careless()
+try:
+    wait_for(lambda: True, "nothing")
+except KeyboardInterrupt:
+    wait_for(lambda: True, "nothing")
+    print("interrupted once")
+"""
+
+
+def test_an_interrupt_that_python_drops_in_a_finalizer_is_raised_again() -> None:
+    run = subprocess.run([sys.executable, "-c", _DROPS], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert run.stdout == "interrupted once\n"
+    assert "KeyboardInterrupt" in run.stderr
 
 
 def test_the_requests_of_a_wave_are_sent_together_by_one_holder() -> None:
