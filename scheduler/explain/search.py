@@ -14,10 +14,11 @@ machines and do not make them.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
+from math import inf
 from typing import Any, Final, Literal
 
 import msgspec
@@ -30,7 +31,7 @@ from scheduler.model.pools import Pool, slot_ids
 from scheduler.model.quota_classes import is_limited_by, quota_subject
 from scheduler.model.reservations import Component, Lease, Reservation
 from scheduler.model.resources import Labels, Resources
-from scheduler.model.rules import Rules, merge_rules, read_rules
+from scheduler.model.rules import InForce, Rules, merge_rules, read_rules
 from scheduler.model.slots import Slot, without_machine
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.model.validation import InvalidInputError
@@ -67,8 +68,11 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which the wait ends by itself; 0 if an operator has to make the change."""
 
 
-def _keep(rules: Rules, _now: float) -> Rules:
-    return rules
+_NOTHING: Final = Suggestion(kind="wait", text="")
+
+
+def _keep(rules: Rules, _now: float) -> InForce:
+    return InForce(rules, inf)
 
 
 def _sell_nothing(_pool: str) -> Sequence[Offering]:
@@ -80,9 +84,9 @@ class Applied:
     """The rules as they were applied, which a change of the rules changes, and what they do not contain."""
 
     rules: Rules
-    put_in_force: Callable[[Rules, float], Rules] = _keep
+    put_in_force: Callable[[Rules, float], InForce] = _keep
     """A function that returns the rules in force at a time, from rules as applied: with the types and prices of the
-    market and the limits of open schedules.
+    market and the limits of open schedules. The time and `until` of the result are cluster time.
     """
     list_for_sale: Callable[[str], Sequence[Offering]] = _sell_nothing
     """A function that lists the instance types of the catalogue that the pool of a name could launch too, with their
@@ -111,6 +115,7 @@ class Search:
     ) -> None:
         self.view, self.rules, self.reservation, self.now = view, rules, reservation, now
         self.applied = Applied(rules) if applied is None else applied
+        self._until = self.applied.put_in_force(self.applied.rules, now).until
         self.is_cut_short = False
         self._has_time, self._plans = has_time, 0
         self._cache = PlanCache() if cache is None else cache
@@ -178,10 +183,8 @@ class Search:
                     return False
                 if self.now >= longest:
                     return True
-                due = last.wake_at if moment < MOST_MOMENTS - 1 else None
-                later = longest if due is None else min(due, longest)
-                stages.enter_context(_changed(self.view, _list_kept_up(self.view, self.rules, self.now, later)))
-                self.now = later
+                later = self._find_due(last, longest) if moment < MOST_MOMENTS - 1 else longest
+                stages.enter_context(self._assuming(_NOTHING, later))
                 outcome = self._plan(self.rules)
         return False
 
@@ -192,12 +195,18 @@ class Search:
             last = self._boot(self._plan(self.rules), stages)
             if last is None:
                 return False
-            due = end if last.wake_at is None else min(last.wake_at, end)
+            due = self._find_due(last, end)
             if due == end:
                 break
-            stages.enter_context(self.assuming(Suggestion(kind="wait", text="", wait_seconds=due - self.now)))
-        stages.enter_context(self.assuming(Suggestion(kind="wait", text="", wait_seconds=end - self.now)))
+            stages.enter_context(self._assuming(_NOTHING, due))
+        stages.enter_context(self._assuming(_NOTHING, end))
         return True
+
+    def _find_due(self, outcome: Plan, end: float) -> float:
+        """Return when a plan may decide otherwise than `outcome`, because something is due or a schedule opens or
+        closes; at the latest `end`.
+        """
+        return min(end, self._until, end if outcome.wake_at is None else outcome.wake_at)
 
     def _list_leaving(self) -> list[Decision]:
         """Return decisions that end the machines of EC2 that drain or terminate, and the work on them."""
@@ -254,29 +263,33 @@ class Search:
         self._plans += 1
         return plan(self.view, rules, self.now, self._cache)
 
-    @contextmanager
-    def assuming(self, change: Suggestion) -> Iterator[None]:
+    def assuming(self, change: Suggestion) -> AbstractContextManager[None]:
         """Apply `change` to the view and the rules of this search for the `with` block, and undo it afterwards.
 
         Raises InvalidInputError if the change makes the rules invalid.
         """
-        before = self.applied, self.rules, self.reservation, self.now
-        now, applied, rules = self.now + change.wait_seconds, self.applied, self.rules
-        if change.config or change.wait_seconds:
+        return self._assuming(change, self.now + change.wait_seconds)
+
+    @contextmanager
+    def _assuming(self, change: Suggestion, now: float) -> Iterator[None]:
+        before = self.applied, self.rules, self._until, self.reservation, self.now
+        applied, rules, until = self.applied, self.rules, self._until
+        if change.config or now >= until:
             applied = replace(applied, rules=change_rules(applied.rules, change.config))
-            rules = applied.put_in_force(applied.rules, now).with_spending(rules.spending)
+            found = applied.put_in_force(applied.rules, now)
+            rules, until = found.rules.with_spending(rules.spending), found.until
         rows: tuple[Change, ...] = change.rows
         if change.config:
             rows = (*self._list_dropped(applied.rules), *rows)
-        if change.wait_seconds:
+        if now > self.now:
             rows = (*_list_kept_up(self.view, self.rules, self.now, now), *rows)
         with _changed(self.view, rows):
-            self.applied, self.rules, self.now = applied, rules, now
+            self.applied, self.rules, self._until, self.now = applied, rules, until, now
             self.reservation = self.view.reservations.get(self.reservation.id, self.reservation)
             try:
                 yield
             finally:
-                self.applied, self.rules, self.reservation, self.now = before
+                self.applied, self.rules, self._until, self.reservation, self.now = before
 
     def _list_dropped(self, rules: Rules) -> Iterator[Gone]:
         """Yield the deletion of each slot that is dropped when these rules are applied."""

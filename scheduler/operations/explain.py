@@ -17,7 +17,7 @@ from scheduler.explain.search import Applied, Search, describe_change, is_served
 from scheduler.model.faults import fault, one_of
 from scheduler.model.machines import Offering
 from scheduler.model.reservations import Reservation
-from scheduler.model.rules import Rules, find_rules_in_force
+from scheduler.model.rules import InForce, Rules, RulesInForce
 from scheduler.model.view import View
 from scheduler.operations.costs import add_spending
 from scheduler.operations.market import list_unlisted, resolve_rules
@@ -65,9 +65,10 @@ def find_applied(ports: Ports) -> Applied:
     stored, market = ports.store.load_rules(), ports.store.load_market()
     limits = ports.rules().limits
 
-    def put_in_force(rules: Rules, now: float) -> Rules:
+    def put_in_force(rules: Rules, now: float) -> InForce:
         resolved = resolve_rules(rules, market).model_copy(update={"limits": limits})
-        return find_rules_in_force(resolved, now + ports.time_zero)
+        found = RulesInForce().find(resolved, now + ports.time_zero)
+        return found._replace(until=found.until - ports.time_zero)
 
     def list_for_sale(name: str) -> list[Offering]:
         return list_unlisted(ports.rules().pools[name], stored.rules.pools[name], market)
