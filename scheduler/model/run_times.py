@@ -1,0 +1,101 @@
+"""How long work of one class has run, and how long other work of the class is expected to run.
+
+A class is the work of one account and principal with the same job name (tag `job`, else `name`), system and size. Each
+class has parents, which know more run times but less similar ones: without the size, without the job, and all work.
+The most similar class that can answer is asked. A class answers if it has at least LEAST run times, and if one of them
+is longer than the work has run.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from scheduler.model.reservations import Request, Reservation
+
+KEPT: Final = 30
+"""The number of run times that a class keeps: the last ones."""
+KEPT_OF_ALL: Final = 300
+"""The number of run times that the class of all work keeps."""
+LEAST: Final = 5
+"""The fewest run times with which a class answers."""
+ALL: Final = "[]"
+"""The id of the class of all work."""
+
+
+class RunTimes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The row of a class: the run times of its last released leases, in seconds, the oldest first. `ratios`: run time /
+    `expected_runtime` of the last of them that had one.
+    """
+
+    version: int = 0
+    marked_at: float = 0.0
+    id: str
+    seconds: tuple[float, ...] = ()
+    ratios: tuple[float, ...] = ()
+    released_at: float = 0.0
+    """When the last of these leases was released."""
+
+
+def list_classes(request: Request, principal: str | None) -> tuple[str, ...]:
+    """Return the ids of the classes of a request, the most similar first, that of all work last. An id is a JSON list:
+    account, principal, job, system, and the sizes of the numbers of instances and cpus as powers of two.
+    """
+    job = request.tags.get("job") or request.tags.get("name")
+    instances = request.instances
+    cpus = sum(each.count * each.resources.get("cpus", 0.0) for each in request.components)
+    return _list_ids(request.account, principal, job, request.system, instances.bit_length(), ceil(cpus).bit_length())
+
+
+@lru_cache(maxsize=100_000)
+def _list_ids(
+    account: str | None, principal: str | None, job: str | None, system: str | None, instances: int, cpus: int
+) -> tuple[str, ...]:
+    parts = (account, principal, job, system, instances, cpus)
+    return (*(msgspec.json.encode(parts[:count]).decode() for count in (6, 4, 2)), ALL)
+
+
+def with_run_time(row: RunTimes, seconds: float, expected: float | None, released_at: float) -> RunTimes:
+    """Return the row of a class after another lease of it was released. `expected`: its `expected_runtime`."""
+    kept = KEPT_OF_ALL if row.id == ALL else KEPT
+    ratios = row.ratios if expected is None else (*row.ratios, seconds / expected)[-kept:]
+    return msgspec.structs.replace(
+        row, seconds=(*row.seconds, seconds)[-kept:], ratios=ratios, released_at=max(row.released_at, released_at)
+    )
+
+
+def measure_run_time(row: Reservation) -> float | None:
+    """Return how long the work of a released reservation ran since its last lease; None: it had no lease, or was not
+    released by its holder's own decision.
+    """
+    if row.phase != "released" or row.revoke_reason is not None or row.leased_at is None or row.finished_at is None:
+        return None
+    return max(0.0, row.finished_at - row.leased_at)
+
+
+class Estimates:
+    """How long work is expected to run, from the rows of classes."""
+
+    def __init__(self, rows: Mapping[str, RunTimes]) -> None:
+        self._rows = rows
+        self._sorted: dict[str, tuple[RunTimes, list[float]]] = {}
+
+    def find_run_time(self, classes: Sequence[str], elapsed: float, quantile: float) -> float | None:
+        """Return the run time that work of these classes, which has run for `elapsed` seconds, does not exceed in a
+        share `quantile` of all cases (0 to 1). None: no class can answer. `classes`: see `list_classes`.
+        """
+        for name in classes:
+            row = self._rows.get(name)
+            if row is None or len(row.seconds) < LEAST:
+                continue
+            known = self._sorted.get(name)
+            if known is None or known[0] is not row:
+                known = self._sorted[name] = row, sorted(row.seconds)
+            first = bisect_right(known[1], elapsed)
+            longer = len(known[1]) - first
+            if longer:
+                return known[1][first + max(0, ceil(quantile * longer) - 1)]
+        return None
