@@ -478,6 +478,7 @@ def _list_ending(view: View, rules: Rules, decisions: Iterable[Decision], now: f
 
 def _list_leased(view: View, outcome: Plan, now: float, without: str) -> Iterator[Row]:
     """Yield the reservations that the plan `outcome` assigns, except `without`, as they are then, and their slots."""
+    uses: Counter[str] = Counter()
     for each in outcome.decisions:
         if not isinstance(each, Assign) or each.reservation == without:
             continue
@@ -490,9 +491,10 @@ def _list_leased(view: View, outcome: Plan, now: float, without: str) -> Iterato
         )
         row = view.reservations[each.reservation]
         yield msgspec.structs.replace(row, phase="leased", leases=leases, leased_at=now, confirmed_at=now)
-        for slot, count in Counter(one.slot for one in leases).items():
-            known = view.slots[slot]
-            yield msgspec.structs.replace(known, idle_since=None, uses=known.uses + count)
+        uses.update(one.slot for one in leases)
+    for slot, count in uses.items():
+        known = view.slots[slot]
+        yield msgspec.structs.replace(known, idle_since=None, uses=known.uses + count)
 
 
 def _list_returned(view: View, decisions: Iterable[Decision], now: float) -> Iterator[Reservation]:
