@@ -34,7 +34,7 @@ from leasehold.cli.root import app, example
 from leasehold.cli.tables import find_width, wrap
 from leasehold.errors import NotAnswered, Unknown
 from leasehold.texts.event_sentences import describe_event, name_source
-from leasehold.texts.values import show_levels, show_time
+from leasehold.texts.values import show_levels, show_seconds, show_time
 from scheduler.protocol.faults import describe_unknown
 from scheduler.protocol.visible import make_visible
 
@@ -80,6 +80,8 @@ def describe_reservation(row: "Reservation") -> list[tuple[str, str]]:
         ("system or pool", request.system or request.pool or ""),
         ("account", request.account or ""),
         ("priority", f"{row.priority:g}"),
+        ("expected to run", show_seconds(request.expected_runtime) if request.expected_runtime else ""),
+        ("runs at most", show_seconds(request.max_runtime) if request.max_runtime else ""),
         ("labels", show_texts(request.labels)),
         ("tags", show_texts(request.tags)),
         ("created", show_instant(row.created_at)),

@@ -32,7 +32,7 @@ from leasehold.cli.output import (
     MEMORY_HELP,
     AsJson,
     Timeout,
-    parse_amounts,
+    parse_number,
     parse_pairs,
     parse_resources,
     parse_time,
@@ -111,6 +111,12 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
             help="Time until the reservation expires if it is not renewed, like 90 (seconds) or 15m; 0: never."
         ),
     ] = None,
+    expected_runtime: Annotated[
+        str | None, typer.Option(help="How long it will probably run once it is leased, like 90 (seconds) or 15m.")
+    ] = None,
+    max_runtime: Annotated[
+        str | None, typer.Option(help="How long it runs at most once it is leased, like 90 (seconds) or 15m.")
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Restart the reservation if it fails.")] = False,
     file: Annotated[
         Path | None,
@@ -131,7 +137,9 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
         "tags": parse_pairs("--tag", tag or []) or None,
         "account": account,
         "priority": priority,
-        "ttl": None if ttl is None else parse_amounts("--ttl", [f"ttl={ttl}"])["ttl"],
+        "ttl": None if ttl is None else parse_number(ttl),
+        "expected_runtime": None if expected_runtime is None else parse_number(expected_runtime),
+        "max_runtime": None if max_runtime is None else parse_number(max_runtime),
         "restart_policy": "on_failure" if restart else None,
     }
     given = {key: value for key, value in fields.items() if value is not None}

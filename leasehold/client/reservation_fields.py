@@ -47,6 +47,8 @@ class ReservationFields(TypedDict, total=False):
     preemptible: bool
     tags: Mapping[str, str]
     runtime: float | str
+    expected_runtime: float | str
+    max_runtime: float | str
     components: Iterable[ComponentFields]
     on_lease: CallbackFields
     on_end: CallbackFields
@@ -55,34 +57,37 @@ class ReservationFields(TypedDict, total=False):
 
 FIELDS: Final = """\b
 Fields of a reservation, in --file and in Client.reserve:
-  id               its name; default: a new one
-  system           any pool of this system
-  pool             this pool only; give either system or pool
-  resources        amounts by name, like {"cpus": 2, "memory_mib": 4096}
-  labels           labels that its slots must have, by name
-  prefers          labels that its slots should have, by name
-  account          the account that it counts for
-  priority         higher is served first; 0: on hold; default: 1
-  size             what the queues `size` and `dynsize` sort by
-  ttl              how long a lease lasts without a renewal, in seconds or
-                   like "15m"; 0: no end; default: the pool's
-  runtime          how long it works, for simulations
-  restart_policy   "never" (default) or "on_failure"
-  on_interruption  "requeue" (default) or "fail", when its machine is
-                   interrupted
-  preemptible      whether it may be preempted; default: true
-  tags             texts by name, stored with it
-  components       instances of several kinds, instead of resources; each has
-    name           its name
-    count          how many instances; default: 1
-    kind           "essential" (default) or "elastic"
-    resources      amounts by name, of each instance
-    labels         labels that its slots must have, by name
-  key              a secret of 32 to 200 letters, digits, - and _ that proves
-                   the right to its lease; only its hash is sent; default: a
-                   new one
-  on_lease         a Celery task that is sent when it is leased
-  on_end           a Celery task that is sent when it has ended; each has
-    task           the name of the task
-    queue          the queue that its workers read"""
+  id                its name; default: a new one
+  system            any pool of this system
+  pool              this pool only; give either system or pool
+  resources         amounts by name, like {"cpus": 2, "memory_mib": 4096}
+  labels            labels that its slots must have, by name
+  prefers           labels that its slots should have, by name
+  account           the account that it counts for
+  priority          higher is served first; 0: on hold; default: 1
+  size              what the queues `size` and `dynsize` sort by
+  ttl               how long a lease lasts without a renewal, in seconds or
+                    like "15m"; 0: no end; default: the pool's
+  runtime           how long it works, for simulations
+  expected_runtime  how long it will probably run once it is leased, in
+                    seconds or like "15m"; for information
+  max_runtime       how long it runs at most; for information
+  restart_policy    "never" (default) or "on_failure"
+  on_interruption   "requeue" (default) or "fail", when its machine is
+                    interrupted
+  preemptible       whether it may be preempted; default: true
+  tags              texts by name, stored with it
+  components        instances of several kinds, instead of resources; each has
+    name            its name
+    count           how many instances; default: 1
+    kind            "essential" (default) or "elastic"
+    resources       amounts by name, of each instance
+    labels          labels that its slots must have, by name
+  key               a secret of 32 to 200 letters, digits, - and _ that proves
+                    the right to its lease; only its hash is sent; default: a
+                    new one
+  on_lease          a Celery task that is sent when it is leased
+  on_end            a Celery task that is sent when it has ended; each has
+    task            the name of the task
+    queue           the queue that its workers read"""
 """The fields of a reservation and their descriptions, as text. `leasehold reserve --help` prints it."""

@@ -24,6 +24,7 @@ from scheduler.model.validation import (
     LabelMap,
     Name,
     Positive,
+    PositiveSeconds,
     ResourceMap,
     Seconds,
     Signed,
@@ -97,6 +98,8 @@ class ReservationDocument(Document):
     preemptible: bool = True
     tags: LabelMap = {}
     runtime: Seconds | None = None
+    expected_runtime: PositiveSeconds | None = None
+    max_runtime: PositiveSeconds | None = None
     components: tuple[ComponentDocument, ...] = ()
     on_lease: CallbackDocument | None = None
     on_end: CallbackDocument | None = None

@@ -128,6 +128,11 @@ class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     on_interruption: Literal["requeue", "fail"] = "requeue"
     preemptible: bool = True
     runtime: float | None = None
+    """How long a simulated holder works, in seconds. No decision reads it."""
+    expected_runtime: float | None = None
+    """How long the work will probably take from the assignment on, in seconds; None: not known."""
+    max_runtime: float | None = None
+    """How long the work takes at most from the assignment on, in seconds; None: not known."""
     tags: dict[str, str] = {}
 
 

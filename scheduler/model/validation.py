@@ -32,6 +32,7 @@ _LEVELS = 5
 """Number of paid levels of a quota account."""
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'
+_A_LENGTH = 'a duration > 0 (seconds, or like "30s", "15m", "1h")'
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*")
 _KEY = re.compile(r"[A-Za-z0-9_-]{32,200}")
@@ -85,12 +86,26 @@ def parse_duration(value: object) -> float:
     """Return a duration in seconds. The value is a number >= 0 or a text like "30s", "15m" or "1h30m". Raises
     ExpectedError for any other value.
     """
-    if isinstance(value, str):
-        parts = _DURATION.findall(value)
-        if not parts or "".join(number + unit for number, unit in parts) != value:
-            raise expected(_A_DURATION)
-        value = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    return _number(value, _A_DURATION)
+    return _number(_count_seconds(value, _A_DURATION), _A_DURATION)
+
+
+def _positive_duration(value: object) -> float:
+    seconds = _number(_count_seconds(value, _A_LENGTH), _A_LENGTH)
+    if not seconds:
+        raise expected(_A_LENGTH)
+    return seconds
+
+
+def _count_seconds(value: object, what: str) -> object:
+    """Return the seconds of a text like "15m"; return another value unchanged. `what` describes the value in the error
+    message.
+    """
+    if not isinstance(value, str):
+        return value
+    parts = _DURATION.findall(value)
+    if not parts or "".join(number + unit for number, unit in parts) != value:
+        raise expected(what)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def _signed(value: object) -> float:
@@ -182,6 +197,7 @@ Count = Annotated[int, Before(_count)]
 Positive = Annotated[int, Before(_positive)]
 Port = Annotated[int, Before(_port)]
 Seconds = Annotated[float, Before(parse_duration)]
+PositiveSeconds = Annotated[float, Before(_positive_duration)]
 Signed = Annotated[float, Before(_signed)]
 Name = Annotated[str, Before(_name)]
 Declined = Annotated[str, Before(_name_or_number)]

@@ -23,6 +23,14 @@ NAME = "a name (letters, digits and ._:@/+-, at most 200 characters)"
             "reserve --system s --ttl long",
             'ttl: expected a duration >= 0 (seconds, or like "30s", "15m", "1h"), got "long"',
         ),
+        (
+            "reserve --system s --expected-runtime 0",
+            'expected_runtime: expected a duration > 0 (seconds, or like "30s", "15m", "1h"), got 0',
+        ),
+        (
+            "run --system s --max-runtime inf -- true",
+            'max_runtime: expected a duration > 0 (seconds, or like "30s", "15m", "1h"), got inf',
+        ),
         ("reserve --system s --id r!", f'id: expected {NAME}, got "r!"'),
         ("reserve --cpus 2", "system: expected a system or a pool (one of them), got null"),
         ("reserve --system s --pool p", 'system: expected a system or a pool (one of them), got "s"'),

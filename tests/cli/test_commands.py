@@ -86,6 +86,7 @@ def test_without_a_database_there_is_one_line(run: Run) -> None:
 
 def test_a_reservation_is_submitted_with_all_given_options(stack: FakeIntake, run: Run) -> None:
     words = "reserve --system s --id r1 --cpus 2 --memory 512 --resource gpus=1 --label ssd=yes --ttl 15m --restart"
+    words += " --expected-runtime 1h30m --max-runtime 7200"
     assert run(*words.split(), "--tag", "run=7", "--priority", "5").out == "r1 pending\n"
     (verb, document), *_ = stack.seen
     assert verb == "submit"
@@ -97,6 +98,8 @@ def test_a_reservation_is_submitted_with_all_given_options(stack: FakeIntake, ru
         "tags": {"run": "7"},
         "priority": 5,
         "ttl": "15m",
+        "expected_runtime": "1h30m",
+        "max_runtime": 7200,
         "restart_policy": "on_failure",
     }
 

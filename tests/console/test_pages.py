@@ -112,7 +112,17 @@ def mixed(make_console: MakeConsole) -> Console:
                 components=(a_component("worker", count=3, resources={"cpus": 8.0}),),
             ),
             row("new", 3, account="ci", tags={"team": "ml"}, labels={"disk": "ssd"}, priority=4),
-            row("works", 4, account="ops", phase="leased", created_at=1.7e9, leased_at=1.7e9 + 60, leases=(lease,)),
+            row(
+                "works",
+                4,
+                account="ops",
+                phase="leased",
+                created_at=1.7e9,
+                leased_at=1.7e9 + 60,
+                leases=(lease,),
+                expected_runtime=5400.0,
+                max_runtime=7200.0,
+            ),
         )
     )
     console.publish(row("gone", 9, phase="released", finished_at=NOW, reason="done"))
@@ -375,6 +385,7 @@ def test_the_page_of_a_reservation_has_its_request_its_life_and_its_events_in_wo
     assert "runs" in plain(text[text.index('id="headline"') :])[:80]
     assert 'role="img" aria-label="queued 1 min, leased ' in text
     assert "Asks for a slot" in plain(text)
+    assert "Run time 1 h 30 min expected, 2 h 0 min at most" in plain(text)
     assert "after 1 min, on linux-7" in text
     assert "1 change of cores" in plain(text)
     # The page Events shows changes of cores only if its address asks for them.

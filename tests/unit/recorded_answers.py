@@ -88,6 +88,8 @@ RESERVATION: Final[dict[str, Any]] = {
     "preemptible": False,
     "tags": {"job": "7"},
     "runtime": 60,
+    "expected_runtime": "1m30s",
+    "max_runtime": 120,
     "components": [
         {"name": "main", "resources": {"cpus": 1}},
         {"name": "more", "count": 3, "kind": "elastic", "labels": {"a": "b"}},

@@ -19,6 +19,8 @@ SHOWN: Final[dict[str, Any]] = {
     "labels": {"disk": "ssd"},
     "account": "ci",
     "tags": {"job": "7"},
+    "expected_runtime": 60.0,
+    "max_runtime": 90.0,
 }
 """Field of a request that the table of `leasehold get` shows -> a value that changes the table."""
 NOT_SHOWN: Final = {"prefers", "size", "ttl", "restart_policy", "on_interruption", "preemptible", "runtime"}

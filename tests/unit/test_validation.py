@@ -2,6 +2,7 @@
 
 import pytest
 
+from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import (
     MOST_FAULTS,
@@ -94,3 +95,16 @@ def test_a_duration_is_seconds_or_a_text(text: object, seconds: float) -> None:
 def test_an_invalid_duration_is_refused(text: object) -> None:
     with pytest.raises(ExpectedError, match="a duration >= 0"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1, "0s", "0.0m", "s", float("inf"), float("nan"), 1e16, True, []])
+def test_a_run_time_is_more_than_zero_and_finite(value: object) -> None:
+    document = {"id": "r1", "system": "s", "expected_runtime": value}
+    with pytest.raises(InvalidInputError, match=r"^expected_runtime: expected a duration > 0 \(seconds"):
+        read_document(ReservationDocument, document)
+
+
+def test_a_run_time_may_be_a_text() -> None:
+    document = {"id": "r1", "system": "s", "expected_runtime": "250ms", "max_runtime": "1h30m"}
+    request = read_document(ReservationDocument, document).request
+    assert (request.expected_runtime, request.max_runtime) == (0.25, 5400)
