@@ -91,9 +91,9 @@ def encode_rows(feed: Feed, changed: Changed) -> bytes | None:
     """
     view = feed.view
     head = {"since": changed.since, "revision": changed.revision}
-    if changed.is_reset or sum(len(ids) for ids in changed.ids.values()) > MOST_ROWS:
-        return encode_event("reset", head)
     found: dict[str, list[Any]] = {"reservations": [], "slots": [], "accounts": []}
+    if changed.is_reset or sum(len(changed.of(kind)) for kind in found) > MOST_ROWS:
+        return encode_event("reset", head)
     gone: dict[str, list[str]] = {kind: [] for kind in found}
     with view.reading():
         for kind, rows in found.items():

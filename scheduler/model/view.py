@@ -1,4 +1,5 @@
-"""The view: an in-memory copy of slots, reservations, launch back-offs and accounts, from which a tick plans.
+"""The view: an in-memory copy of slots, reservations, launch back-offs, accounts and run times, from which a tick
+plans.
 
 The view may lag behind the database. Rows may arrive in any order, late and more than once; the newer copy of a row
 counts. Derived tables, such as the leases on each slot, are updated with every row, so that a tick never scans the
@@ -15,6 +16,7 @@ from scheduler.model.accounts import Account, find_account
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.pending_queue import PendingQueue
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot, slot_order, without_user_data
 from scheduler.model.transitions import ENDED, PHASES, Phase
 
@@ -194,11 +196,23 @@ UNUSED_SHAPES = 10_000
 """If a view has more encoded requests than twice the number of its reservations plus this number, it forgets the shapes
 that are no longer in use.
 """
-Row = Slot | Reservation | Hold | Account
+Row = Slot | Reservation | Hold | Account | RunTimes
 Kind = str
 
-KINDS: dict[type, Kind] = {Slot: "slots", Reservation: "reservations", Hold: "holds", Account: "accounts"}
-ROW_TYPES: dict[Kind, type[Row]] = {"slots": Slot, "reservations": Reservation, "holds": Hold, "accounts": Account}
+KINDS: dict[type, Kind] = {
+    Slot: "slots",
+    Reservation: "reservations",
+    Hold: "holds",
+    Account: "accounts",
+    RunTimes: "run_times",
+}
+ROW_TYPES: dict[Kind, type[Row]] = {
+    "slots": Slot,
+    "reservations": Reservation,
+    "holds": Hold,
+    "accounts": Account,
+    "run_times": RunTimes,
+}
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -241,8 +255,8 @@ def count_rows(view: "View") -> dict[Kind, int]:
 
 
 class View:
-    """The slots, reservations that have not ended, launch back-offs and accounts of a cluster, with tables derived from
-    them.
+    """The slots, reservations that have not ended, launch back-offs, accounts and run times of a cluster, with tables
+    derived from them.
 
     The derived tables, by slot or reservation id:
 
@@ -264,6 +278,7 @@ class View:
         self.reservations: dict[str, Reservation] = {}
         self.holds: dict[str, Hold] = {}
         self.accounts: dict[str, Account] = {}
+        self.run_times: dict[str, RunTimes] = {}
         self.leases_on: dict[str, dict[tuple[str, str], Lease]] = {}
         self.by_phase: dict[str, dict[str, Reservation]] = {phase: {} for phase in PHASES}
         self.shapes: dict[str, Shape] = {}
@@ -313,14 +328,8 @@ class View:
                 stood = self.slots.get(change.id)
                 if is_newer(change, stood):
                     self._place(change, stood)
-            case Hold():
-                if is_newer(change, self.holds.get(change.id)):
-                    self.holds[change.id] = change
-                    self._count("holds", change)
-            case Account():
-                if is_newer(change, self.accounts.get(change.id)):
-                    self.accounts[change.id] = change
-                    self._count("accounts", change)
+            case Hold() | Account() | RunTimes():
+                self._put(change)
             case Gone():
                 self._drop(change)
 
@@ -333,7 +342,7 @@ class View:
         return self.rows(KINDS[type(row)]).get(row.id)
 
     def rows(self, kind: Kind) -> Mapping[str, Row]:
-        """Return all rows of one kind (`slots`, `reservations`, `holds` or `accounts`) by id."""
+        """Return all rows of one kind (a key of `ROW_TYPES`) by id."""
         found: Mapping[str, Row] = getattr(self, kind)
         return found
 
@@ -343,14 +352,18 @@ class View:
         """
         return [(owner, lease) for (owner, _), lease in self.leases_on.get(slot_id, {}).items()]
 
-    def _count(self, kind: Kind, row: Slot | Hold | Account) -> None:
-        self.revision += 1
-        self.recent_writes.note(kind, row.id, row.version, row.marked_at)
+    def _put(self, row: Hold | Account | RunTimes) -> None:
+        kind = KINDS[type(row)]
+        rows: dict[str, Row] = getattr(self, kind)
+        if is_newer(row, rows.get(row.id)):
+            rows[row.id] = row
+            self.revision += 1
+            self.recent_writes.note(kind, row.id, row.version, row.marked_at)
 
     def _place(self, slot: Slot, known: Slot | None) -> None:
         name = slot.id
         self.slots[name] = slot
-        self.revision += 1  # speed: this is `_count`, without the call
+        self.revision += 1
         self.recent_writes.note("slots", name, slot.version, slot.marked_at)
         self.touched.pop(name, None)
         self.touched[name] = self.revision

@@ -241,7 +241,7 @@ class UnitOfWork:
             self.slots[row.id] = row
         elif isinstance(row, Hold):
             self.holds[row.id] = row
-        else:
+        elif isinstance(row, Account):
             self.accounts[row.id] = row
         key = (type(row), row.id)
         self._changed[key] = row

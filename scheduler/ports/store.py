@@ -1,5 +1,5 @@
 """The port to the database, which holds the authoritative rows: slots, reservations, launch back-offs (holds),
-accounts. Adapters store them in SQL or in memory.
+accounts, run times. Adapters store them in SQL or in memory.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +10,7 @@ from scheduler.model.accounts import Account, BalanceSample, Levels
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.model.view import Gone, RecentWrites, Row
 from scheduler.ports.cluster import ClusterRow, LeaderTerm, StoreUnavailableError
@@ -44,10 +45,10 @@ class Transaction(CostWriter, MarketWrites, Protocol):
 
     Rows that are read for writing stay locked until the end, so no other transaction changes a row between its test and
     its write. All transactions lock in the same order, which excludes deadlocks: the term; principals; the counter that
-    numbers new reservations (`sequence`); reservations; slots; holds; accounts; rules and other counters (for example
-    of fencing tokens); rows with a key of their own (answers, callbacks, costs). Rows of one kind are locked in the
-    order of their ids, so a transaction loads all rows of a kind in one call. Numbers of events are assigned last, at
-    the commit.
+    numbers new reservations (`sequence`); reservations; slots; holds; accounts; run times; rules and other counters
+    (for example of fencing tokens); rows with a key of their own (answers, callbacks, costs). Rows of one kind are
+    locked in the order of their ids, so a transaction loads all rows of a kind in one call. Numbers of events are
+    assigned last, at the commit.
 
     A write raises StaleWriteError if the stored row has another version than the given one, or, for version 0, if the
     row exists. After a StaleWriteError or DeposedError the transaction is never committed. If the caller catches the
@@ -96,6 +97,9 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """Lock the accounts with these ids and return them by id, deleted (forgotten) ones too. Unknown ids are
         missing.
         """
+
+    def load_run_times(self, ids: Iterable[str]) -> dict[str, RunTimes]:
+        """Lock the run times of the classes with these ids and return them by id. Unknown ids are missing."""
 
     def load_all_accounts(self) -> list[Account]:
         """Lock and return every account, deleted (forgotten) ones too, sorted by id."""
@@ -156,9 +160,9 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """Write rows that were read in this transaction. Return them with the version increased by one and `marked_at`
         now.
 
-        A slot, hold or account with version 0 is inserted. If a row with the same id was deleted before, the new row
-        gets a higher version than the deleted one. Otherwise the deleted row's tombstone, which the view keeps, would
-        replace the new row there.
+        A row with version 0 that is no reservation is inserted. If a row with the same id was deleted before, the new
+        row gets a higher version than the deleted one. Otherwise the deleted row's tombstone, which the view keeps,
+        would replace the new row there.
 
         All leases of a reservation are written, and all of its fields except three that never change: `request`,
         `sequence` and `created_at`. Raises StaleWriteError if a stored row has another version than the given one.
@@ -294,13 +298,15 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         """Return the term and holder of the present leadership; term 0 before the first leader."""
 
     def read_rows(self) -> Iterator[Row]:
-        """Yield every slot, hold and account, and every reservation except those that ended more than 10 minutes ago.
+        """Yield every slot, hold, account and row of run times, and every reservation except those that ended more than
+        10 minutes ago.
 
         All rows are of one moment: when the first row is requested. Locks nothing.
         """
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Yield the version of every slot, hold and account, and of every reservation that has not ended.
+        """Yield the version of every slot, hold, account and row of run times, and of every reservation that has not
+        ended.
 
         All versions are of one moment, at or after the request for the first version. Locks nothing.
         """

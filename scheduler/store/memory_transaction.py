@@ -20,6 +20,7 @@ from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarke
 from scheduler.model.principals import WORKER
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules, with_images
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE, PHASES
 from scheduler.model.view import KINDS, Gone, Row
@@ -60,13 +61,15 @@ class World:
         self.reservations: dict[str, Reservation] = {}
         self.holds: dict[str, Hold] = {}
         self.accounts: dict[str, Account] = {}
+        self.run_times: dict[str, RunTimes] = {}
         self.rows: dict[type[Row], dict[str, Any]] = {
             Slot: self.slots,
             Reservation: self.reservations,
             Hold: self.holds,
             Account: self.accounts,
+            RunTimes: self.run_times,
         }
-        """The dicts of the slots, reservations, holds and accounts, by type of row."""
+        """The dicts of the slots, reservations, holds, accounts and run times, by type of row."""
         self.occupants: dict[str, dict[str, list[Lease]]] = {}
         self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
         self.events: list[Event] = []
@@ -124,10 +127,11 @@ class World:
         self.written.pop(key, None)
 
     def present(self) -> Iterator[Row]:
-        """Yield every slot, launch back-off (hold), account and reservation, also ended reservations."""
+        """Yield every slot, launch back-off (hold), account, row of run times and reservation, also ended ones."""
         yield from self.slots.values()
         yield from self.holds.values()
         yield from self.accounts.values()
+        yield from self.run_times.values()
         yield from self.reservations.values()
 
     def _unlink(self, known: Reservation | None, follower: Reservation | None) -> None:
@@ -263,6 +267,10 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing, Transaction):
     @override
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
         return cast("dict[str, Account]", self._load(Account, ids))
+
+    @override
+    def load_run_times(self, ids: Iterable[str]) -> dict[str, RunTimes]:
+        return cast("dict[str, RunTimes]", self._load(RunTimes, ids))
 
     @override
     def load_all_accounts(self) -> list[Account]:

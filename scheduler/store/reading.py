@@ -33,6 +33,7 @@ _TABLES: Final[Mapping[Kind, Table]] = {
     "slots": tables.slots,
     "holds": tables.holds,
     "accounts": tables.accounts,
+    "run_times": tables.run_times,
     "reservations": tables.reservations,
 }
 _STAMPS: Final[Mapping[Kind, Select[Any]]] = {
@@ -61,8 +62,8 @@ class RowVersions:
         }
 
     def read_live(self, session: Session) -> Iterator[RowVersion]:
-        """Yield the version of every slot, launch back-off (hold) and account, and of every reservation that has not
-        ended.
+        """Yield the version of every slot, launch back-off (hold), account and row of run times, and of every
+        reservation that has not ended.
         """
         for kind, statement in _OF_LIVE.items():
             for chunk in session.stream(statement):

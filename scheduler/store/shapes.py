@@ -16,6 +16,7 @@ from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import InstanceType, Price, PriceChange
 from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.ports import OutboxMessage, StoredAnswer, StoredPrincipal
 from scheduler.store import tables
@@ -152,6 +153,7 @@ class StoredLease(msgspec.Struct, frozen=True):
 SLOTS: Final = Shape(tables.slots, Slot)
 HOLDS: Final = Shape(tables.holds, Hold)
 ACCOUNTS: Final = Shape(tables.accounts, Account)
+RUN_TIMES: Final = Shape(tables.run_times, RunTimes)
 RESERVATIONS: Final = Shape(tables.reservations, Reservation, elsewhere=("leases", "sender"))
 LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
 BALANCES: Final = Shape(tables.balances, BalanceSample)

@@ -54,7 +54,7 @@ def take_marks(current: Row, wanted: Row, now: float) -> Row:
     """Return the row `current` with the time marks of the row `wanted`, and with `marked_at` = now.
 
     Time marks are the fields that may be written without increasing the version of the row. Slots and reservations have
-    several, such as `last_seen`. In launch back-offs (Hold) and accounts, only `marked_at` changes.
+    several, such as `last_seen`. In other rows only `marked_at` changes.
     """
     match current, wanted:
         case Slot(), Slot():

@@ -70,6 +70,7 @@ from scheduler.store.shapes import (
     PRICE_CHANGES,
     PRICES,
     RESERVATIONS,
+    RUN_TIMES,
     SLOTS,
     Record,
 )
@@ -90,6 +91,7 @@ _IN_PHASE = _SUBMITTED.where(_RESERVATION.phase == bindparam("wanted_phase"))
 _ALL_SLOTS = select(*SLOTS.columns)
 _ALL_HOLDS = select(*HOLDS.columns)
 _ALL_ACCOUNTS = select(*ACCOUNTS.columns)
+_ALL_RUN_TIMES = select(*RUN_TIMES.columns)
 _BALANCES = (
     select(*BALANCES.columns)
     .where(tables.balances.c.account == bindparam("of_account"), tables.balances.c.at >= bindparam("since"))
@@ -246,6 +248,8 @@ class SqlStore(ReadsCosts, Store):
                 yield from HOLDS.read_all(chunk)
             for chunk in session.stream(_ALL_ACCOUNTS):
                 yield from ACCOUNTS.read_all(chunk)
+            for chunk in session.stream(_ALL_RUN_TIMES):
+                yield from RUN_TIMES.read_all(chunk)
             for chunk in session.stream(_RECENT, ended_after=ended_after):
                 yield from read_reservations(session, self._statements, chunk)
 

@@ -15,6 +15,7 @@ from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import InstanceType, Price, PriceChange
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.ports import (
@@ -50,6 +51,7 @@ from scheduler.store.shapes import (
     LEASES,
     PRICE_CHANGES,
     PRICES,
+    RUN_TIMES,
     SLOTS,
     StoredLease,
 )
@@ -297,6 +299,11 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing, Transacti
         return {row.id: row for row in map(ACCOUNTS.read, rows)}
 
     @override
+    def load_run_times(self, ids: Iterable[str]) -> dict[str, RunTimes]:
+        rows = RUN_TIMES.read_all([*self._session.fetch_for(self._statements.run_times.load, ids)])
+        return {row.id: row for row in rows}
+
+    @override
     def load_all_accounts(self) -> list[Account]:
         return ACCOUNTS.read_all(self._session.fetch(fixed.ALL_ACCOUNTS))
 
@@ -537,12 +544,19 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing, Transacti
             Slot: self.load_slots,
             Hold: self.load_holds,
             Account: self.load_accounts,
+            RunTimes: self.load_run_times,
         }
         return loaders[kind](ids)
 
     def _statements_for(self, kind: type[Row]) -> RowStatements:
         known = self._statements
-        rows = {Reservation: known.reservations, Slot: known.slots, Hold: known.holds, Account: known.accounts}
+        rows = {
+            Reservation: known.reservations,
+            Slot: known.slots,
+            Hold: known.holds,
+            Account: known.accounts,
+            RunTimes: known.run_times,
+        }
         return rows[kind]
 
     def _write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> None:
@@ -562,7 +576,7 @@ def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
     """Return the rows grouped by type (slots, reservations and so on), in the order in which all transactions lock the
     types.
     """
-    found: dict[type[Row], list[Row]] = {Reservation: [], Slot: [], Hold: [], Account: []}
+    found: dict[type[Row], list[Row]] = {Reservation: [], Slot: [], Hold: [], Account: [], RunTimes: []}
     for row in rows:
         found[type(row)].append(row)
     return {kind: alike for kind, alike in found.items() if alike}

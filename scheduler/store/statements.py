@@ -42,6 +42,7 @@ from scheduler.store.shapes import (
     OUTGOING,
     PRINCIPALS,
     RESERVATIONS,
+    RUN_TIMES,
     SLOTS,
     Shape,
 )
@@ -124,6 +125,7 @@ _MARKS = {
     "reservations": ("expires_at", "confirmed_at", "marked_at"),
     "holds": ("marked_at",),
     "accounts": ("marked_at",),
+    "run_times": ("marked_at",),
 }
 
 
@@ -136,6 +138,7 @@ class Statements:
         self.slots = RowStatements(dialect, SLOTS)
         self.holds = RowStatements(dialect, HOLDS)
         self.accounts = RowStatements(dialect, ACCOUNTS)
+        self.run_times = RowStatements(dialect, RUN_TIMES)
         self.reservations = RowStatements(dialect, RESERVATIONS)
         self.leases = LeaseStatements(dialect)
         self._dialect = dialect
@@ -218,7 +221,7 @@ class Statements:
 
 
 class RowStatements:
-    """The statements for one kind of rows: slots, reservations, launch back-offs (holds) or accounts."""
+    """The statements for one kind of rows: slots, reservations, launch back-offs (holds), accounts or run times."""
 
     def __init__(self, dialect: Dialect, shape: Shape[Any]) -> None:
         self._dialect, self._shape, self._table = dialect, shape, shape.table

@@ -275,6 +275,29 @@ accounts: Final = Table(
 )
 Index("accounts_by_mark", accounts.c.marked_at, accounts.c.version)
 
+run_times: Final = Table(
+    "run_times",
+    metadata,
+    # A class of work: a JSON list, see scheduler/model/run_times.py.
+    Column("id", _TEXT, primary_key=True),
+    _whole("version"),
+    _real("marked_at"),
+    _json("seconds"),
+    _json("ratios"),
+    _real("released_at"),
+)
+Index("run_times_by_mark", run_times.c.marked_at, run_times.c.version)
+Index("run_times_by_release", run_times.c.released_at, run_times.c.id)
+
+run_time_cursor: Final = Table(
+    "run_time_cursor",
+    metadata,
+    Column("id", _NUMBER, primary_key=True, autoincrement=False),
+    _real("ended_at"),
+    _whole("sequence"),
+)
+"""The table with the last ended reservation that was counted into the run times: one row (id 1)."""
+
 balances: Final = Table(
     "balances",
     metadata,

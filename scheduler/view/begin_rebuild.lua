@@ -1,6 +1,6 @@
 -- Deletes the view and starts a new generation. From now on publishes merge with the rows that the rebuild writes.
 --
--- KEYS as in publish.lua, from view:generation to view:accounts
+-- KEYS as in publish.lua, from view:generation to view:run_times
 -- ARGV[1] random part of the new generation
 --
 -- Returns the new generation.

@@ -11,6 +11,7 @@
 -- KEYS[8] view:reservations  hash    the same
 -- KEYS[9] view:holds         hash    the same
 -- KEYS[10] view:accounts     hash    the same
+-- KEYS[11] view:run_times    hash    the same
 --
 -- ARGV[1] "" for a publish; the generation of a rebuild for its rows, which make no deltas
 -- ARGV[2] ms for which tombstones and ended reservations are kept
@@ -28,7 +29,14 @@ elseif not is_of_this_server(redis.call('GET', KEYS[1])) and not is_of_this_serv
   return 0
 end
 
-local key_of = { slots = KEYS[7], reservations = KEYS[8], holds = KEYS[9], accounts = KEYS[10], gone = KEYS[5] }
+local key_of = {
+  slots = KEYS[7],
+  reservations = KEYS[8],
+  holds = KEYS[9],
+  accounts = KEYS[10],
+  run_times = KEYS[11],
+  gone = KEYS[5],
+}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local kept_until = string.format('%d', now + ARGV[2])
@@ -57,7 +65,7 @@ end
 
 -- The JSON of the accepted changes, by kind or "gone". Deletions come last in an entry. A reader has no tombstones, so
 -- if it read "gone at 2" before "row at 1" of the same publish, it would keep the row.
-local FIELDS = { 'slots', 'reservations', 'holds', 'accounts', 'gone' }
+local FIELDS = { 'slots', 'reservations', 'holds', 'accounts', 'run_times', 'gone' }
 local deltas, accepted = {}, 0
 
 local function note(field, json)
@@ -115,7 +123,7 @@ end
 local function delete_expired()
   local past = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now, 'LIMIT', 0, 1000)
   for _, name in ipairs(past) do
-    local kind, field = string.match(name, '^(%a+)/(.*)$')
+    local kind, field = string.match(name, '^([%a_]+)/(.*)$')
     if key_of[kind or ''] then redis.call('HDEL', key_of[kind], field) end
     redis.call('ZREM', KEYS[6], name)
   end

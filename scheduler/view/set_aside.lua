@@ -11,7 +11,7 @@
 local time = redis.call('TIME')
 local count = (#KEYS - 1) / 2
 local found = {}
-local KINDS = { slots = true, reservations = true, holds = true, accounts = true, gone = true }
+local KINDS = { slots = true, reservations = true, holds = true, accounts = true, run_times = true, gone = true }
 local NUMBERS = { ['view:sequence'] = true, ['queue:count'] = true }
 
 -- Every publish adds the entry "<sequence>-0". Redis refuses an entry that is not above the last one.
@@ -25,7 +25,7 @@ end
 
 local function has_unknown_name(key)
   for _, name in ipairs(redis.call('ZRANGE', key, 0, 99)) do
-    if not KINDS[string.match(name, '^(%a+)/') or ''] then return true end
+    if not KINDS[string.match(name, '^([%a_]+)/') or ''] then return true end
   end
   return false
 end

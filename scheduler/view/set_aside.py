@@ -55,6 +55,7 @@ VIEW_TYPES: Final[Mapping[str, KeyType]] = {
     "view:reservations": "hash",
     "view:holds": "hash",
     "view:accounts": "hash",
+    "view:run_times": "hash",
     "view:report": "string",
     "view:waits": "hash",
 }

@@ -20,7 +20,7 @@ import redis
 
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import merge_rules
-from scheduler.model.view import View
+from scheduler.model.view import ROW_TYPES, View
 from scheduler.operations.membership import JUMP
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
@@ -158,7 +158,7 @@ def test_the_view_is_valid_if_redis_keeps_running_and_is_rebuilt_after_a_restart
 
 def _list_live_rows(view: View) -> dict[str, Any]:
     """The rows without ended reservations, which expire in Redis by its own clock."""
-    rows: dict[str, Any] = {kind: dict(view.rows(kind)) for kind in ("slots", "holds", "accounts")}
+    rows: dict[str, Any] = {kind: dict(view.rows(kind)) for kind in ROW_TYPES if kind != "reservations"}
     return {**rows, "reservations": {name: row for name, row in view.reservations.items() if not is_over(row)}}
 
 

@@ -171,11 +171,18 @@ def test_differences_are_listed_by_kind() -> None:
             RowVersion("slots", "same", same.version, same.marked_at),
             RowVersion("slots", "older", 2, NOW),
             RowVersion("holds", "missing", 1, NOW),
+            RowVersion("run_times", "[]", 1, NOW),
             RowVersion("reservations", "r1", 2, view.reservations["r1"].marked_at + 1),
         ],
     )
-    assert found.names == {"slots": {"older", "gone"}, "holds": {"missing"}, "reservations": {"r1"}, "accounts": set()}
-    assert (found.count, found.is_ahead) == (4, False)
+    assert found.names == {
+        "slots": {"older", "gone"},
+        "holds": {"missing"},
+        "reservations": {"r1"},
+        "accounts": set(),
+        "run_times": {"[]"},
+    }
+    assert (found.count, found.is_ahead) == (5, False)
 
 
 class BrokenViewCache(MemoryViewCache):

@@ -9,6 +9,7 @@ import pytest
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Callback, Reservation
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.model.view import Gone, Row
 from scheduler.ports import EventFilter, OutboxMessage, StaleWriteError, Store, StoredAnswer, Transaction
@@ -202,6 +203,19 @@ class TestSave:
             save(store, a_slot("linux-2"), row)
         assert all_rows(store) == {slot.id: slot}
 
+    def test_run_times_are_written_by_id(self, store: Store) -> None:
+        row = RunTimes(id='["ci","ann","é","x86_64-linux",1,4]', seconds=(0.0, 0.1, 1e-3, 86400.0), ratios=(0.5,))
+        (saved,) = save(store, row)
+        (again,) = save(store, msgspec.structs.replace(saved, seconds=(7.25,), ratios=(), released_at=NOW))
+        assert (saved, again) == (
+            msgspec.structs.replace(row, version=1, marked_at=NOW),
+            msgspec.structs.replace(row, version=2, marked_at=NOW, seconds=(7.25,), ratios=(), released_at=NOW),
+        )
+        with store.transaction() as transaction:
+            assert transaction.load_run_times([row.id, "[]"]) == {row.id: again}
+        with losing(store, StaleWriteError) as transaction:
+            transaction.save([saved])
+
     def test_the_same_row_twice_is_stale(self, store: Store) -> None:
         (slot,) = save(store, a_slot())
         with pytest.raises(StaleWriteError):
@@ -270,13 +284,19 @@ class TestMark:
 
 class TestDelete:
     def test_a_deleted_row_is_gone_one_version_later(self, store: Store) -> None:
-        slot, hold = save(store, a_slot(), a_hold())
+        slot, hold, learned = save(store, a_slot(), a_hold(), RunTimes(id="[]"))
         row = lease_out(store)
         with store.transaction() as transaction:
-            gone = transaction.delete([slot, hold, row])
+            gone = transaction.delete([slot, hold, row, learned])
+            assert transaction.load_run_times(["[]"]) == {}
             assert transaction.load_slots([slot.id]) == {}
             assert transaction.load_leases(["linux-1"]) == {"linux-1": []}
-        assert gone == [Gone("slots", "linux-1", 2), Gone("holds", hold.id, 2), Gone("reservations", "r1", 3)]
+        assert gone == [
+            Gone("slots", "linux-1", 2),
+            Gone("holds", hold.id, 2),
+            Gone("reservations", "r1", 3),
+            Gone("run_times", "[]", 2),
+        ]
         assert all_rows(store) == {}
 
     @pytest.mark.parametrize("row", [a_slot(), a_slot(version=2), a_slot("linux-9"), a_reservation(version=1)])

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from scheduler.model.reservations import Reservation
+from scheduler.model.run_times import RunTimes
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import KINDS
 from scheduler.ports import EventFilter, RowVersion, Store, StoredAnswer
@@ -26,7 +27,7 @@ def put_in_phase(store: Store, name: str, phase: str, **changes: object) -> Rese
 
 class TestRows:
     def test_what_ended_ten_minutes_ago_is_left_out(self, store: Store, clock: Clock) -> None:
-        slot, hold = save(store, a_slot(), a_hold())
+        slot, hold, learned = save(store, a_slot(), a_hold(), RunTimes(id="[]", seconds=(1.0, 2.5)))
         alive = [put_in_phase(store, phase, phase, changed_at=0.0) for phase in ("pending", "leased", "revoking")]
         put_in_phase(store, "over", "released", changed_at=NOW)
         put_in_phase(store, "failed", "failed", changed_at=NOW)
@@ -36,7 +37,7 @@ class TestRows:
             put_in_phase(store, phase, phase, changed_at=NOW + 0.5) for phase in ("released", "cancelled", "expired")
         ]
         clock.now = NOW + TEN_MINUTES
-        expected = [slot, hold, *alive, restarting, *recent]
+        expected = [slot, hold, learned, *alive, restarting, *recent]
         assert all_rows(store) == {row.id: row for row in expected}
         assert len(list(store.read_rows())) == len(expected)
 
@@ -69,7 +70,7 @@ class TestRows:
         assert [first, *rows] == [slot]
 
     def test_stamps_name_the_copy_in_force_of_all_that_is_not_over(self, store: Store, clock: Clock) -> None:
-        slot, hold = save(store, a_slot(), a_hold())
+        slot, hold, learned = save(store, a_slot(), a_hold(), RunTimes(id="[]"))
         alive = [put_in_phase(store, phase, phase) for phase in ("pending", "leased", "revoking")]
         restarting = put_in_phase(store, "restarts", "failed", restart_policy="on_failure")
         for phase in ("released", "cancelled", "expired", "failed"):
@@ -77,11 +78,12 @@ class TestRows:
         clock.now = LATER
         with store.transaction() as transaction:
             (marked,) = transaction.mark([slot])
-        expected = {(row.id, row.version, row.marked_at) for row in (marked, hold, *alive, restarting)}
+        expected = {(row.id, row.version, row.marked_at) for row in (marked, hold, learned, *alive, restarting)}
         stamps = list(store.read_stamps())
         assert {(each.id, each.version, each.marked_at) for each in stamps} == expected
         assert len(stamps) == len(expected)
         assert {each.kind for each in stamps if each.id == hold.id} == {"holds"}
+        assert {each.kind for each in stamps if each.id == learned.id} == {"run_times"}
 
     def test_changes_since_are_found_in_every_kind_and_phase(self, store: Store, clock: Clock) -> None:
         save(store, a_slot("linux-1"), a_hold("old"))
@@ -90,7 +92,7 @@ class TestRows:
         clock.now = LATER
         with store.transaction() as transaction:
             marked = transaction.mark([renewed, seen])
-        new = save(store, a_slot("linux-2"), a_hold("new"))
+        new = save(store, a_slot("linux-2"), a_hold("new"), RunTimes(id='["ci","ann"]'))
         ended = put_in_phase(store, "ended", "released", leases=[msgspec.to_builtins(a_lease())])
         failed = put_in_phase(store, "again", "failed", restart_policy="on_failure")
         expected = {
@@ -101,7 +103,7 @@ class TestRows:
         assert set(changed) == expected
         assert len(changed) == len(expected)
         assert store.read_versions_since(LATER + 1) == []
-        assert len(store.read_versions_since(0)) == 9
+        assert len(store.read_versions_since(0)) == 10
 
     def test_changes_are_found_after_the_clock_was_put_back(self, store: Store, clock: Clock) -> None:
         save(store, a_slot("linux-1"))

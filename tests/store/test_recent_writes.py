@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.accounts import Account
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.run_times import RunTimes
 from scheduler.model.view import KEPT_SECONDS, Change, RecentWrites, Row, View
 from scheduler.ports import RowVersion, Store, Transaction
 from tests.builders import NOW, a_reservation, a_slot
@@ -17,7 +18,7 @@ from tests.generated import TIMES
 from tests.store.conftest import Clock
 from tests.store.test_contract import insert, save
 
-NAMES = ("r1", "r2", "r3", "s-1", "s-2", "h1", "h2", "a1")
+NAMES = ("r1", "r2", "r3", "s-1", "s-2", "h1", "h2", "a1", "t1", "t2")
 ACTIONS = ("save", "save", "mark", "remove")
 SUBSETS = st.sets(st.sampled_from(NAMES), min_size=1, max_size=4)
 STEPS = st.lists(
@@ -54,13 +55,14 @@ class Writer:
         self.store, self.prefix = store, prefix
 
     def act(self, action: str, names: set[str]) -> list[Change]:
-        ids = {kind: sorted(f"{self.prefix}{name}" for name in names if name[0] == kind) for kind in "rsha"}
+        ids = {kind: sorted(f"{self.prefix}{name}" for name in names if name[0] == kind) for kind in "rshat"}
         with self.store.transaction() as transaction:
             known: dict[str, Row] = {
                 **transaction.load_reservations(ids["r"]),
                 **transaction.load_slots(ids["s"]),
                 **transaction.load_holds(ids["h"]),
                 **transaction.load_accounts(ids["a"]),
+                **transaction.load_run_times(ids["t"]),
             }
             match action:
                 case "save":
@@ -68,7 +70,7 @@ class Writer:
                 case "mark":
                     return [*transaction.mark(list(known.values()))]
                 case _:
-                    rows = [row for kind in "sh" for name in ids[kind] if (row := known.get(name)) is not None]
+                    rows = [row for kind in "sht" for name in ids[kind] if (row := known.get(name)) is not None]
                     ended: list[Row] = [
                         msgspec.structs.replace(row, phase="released")
                         for name in ids["r"]
@@ -82,6 +84,7 @@ class Writer:
         changed += [a_slot(name) for name in ids["s"] if name not in known]
         changed += [a_hold(name) for name in ids["h"] if name not in known]
         changed += [Account(id=name) for name in ids["a"] if name not in known]
+        changed += [RunTimes(id=name, seconds=(5.0,)) for name in ids["t"] if name not in known]
         return [*transaction.insert_reservations(new), *transaction.save(changed)]
 
 

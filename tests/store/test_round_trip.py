@@ -14,6 +14,7 @@ from scheduler.model.accounts import Account
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row
 from scheduler.ports import DeposedError, EventFilter, OutboxMessage, StaleWriteError, Store, StoredAnswer, Transaction
@@ -42,8 +43,8 @@ UNREAD = st.none()
 
 class TestRoundTrip:
     @BRISKLY
-    @given(row=st.one_of(*(structs_of(kind, id=FRESH, version=UNSAVED) for kind in (Slot, Hold, Account))))
-    def test_slots_holds_and_accounts(self, store: Store, row: Row) -> None:
+    @given(row=st.one_of(*(structs_of(kind, id=FRESH, version=UNSAVED) for kind in (Slot, Hold, Account, RunTimes))))
+    def test_rows_other_than_reservations(self, store: Store, row: Row) -> None:
         for version in (0, 1):  # inserted, then updated
             (saved,) = save(store, msgspec.structs.replace(row, version=version))
             assert saved == msgspec.structs.replace(row, version=version + 1, marked_at=NOW)

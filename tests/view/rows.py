@@ -6,6 +6,7 @@ from typing import Any
 
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Reservation
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, View, as_published
 from tests.builders import NOW, a_reservation, a_slot
@@ -58,6 +59,11 @@ def hold_at(version: int, name: str = "linux/quota/spot") -> Hold:
     )
 
 
+def run_times_at(version: int, name: str = '["ci",null]') -> RunTimes:
+    """The run times of a class at this version. Ids of classes are JSON, and may contain any characters."""
+    return RunTimes(version=version, marked_at=NOW + version, id=name, seconds=(60.0,) * version, released_at=NOW)
+
+
 def content(view: View | None) -> dict[str, Any]:
     """Return the content of a view as comparable values."""
     assert view is not None
@@ -66,6 +72,7 @@ def content(view: View | None) -> dict[str, Any]:
         "reservations": view.reservations,
         "holds": view.holds,
         "accounts": view.accounts,
+        "run_times": view.run_times,
         "leases_on": view.leases_on,
         "special": view.special,
     }

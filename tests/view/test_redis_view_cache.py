@@ -18,7 +18,7 @@ from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import Ahead, make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from testbed.servers import SERVERS, OpenRedis, start_own_redis
-from tests.view.rows import LAUNCH_REQUESTS, SECRET, content, hold_at, reservation_at, slot_at
+from tests.view.rows import LAUNCH_REQUESTS, SECRET, content, hold_at, reservation_at, run_times_at, slot_at
 from workers.embedded_redis import RedisServer
 
 
@@ -240,12 +240,20 @@ def test_a_reader_that_finds_a_gap_reloads(
     assert content(leader.load())["slots"] == {"linux-1": slot_at(4)}
 
 
-@pytest.mark.parametrize(("key", "field"), [("slots", "linux-1"), ("reservations", "r1"), ("holds", hold_at(1).id)])
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        ("slots", "linux-1"),
+        ("reservations", "r1"),
+        ("holds", hold_at(1).id),
+        ("run_times", run_times_at(1).id),
+    ],
+)
 def test_a_copy_does_not_match_a_view_that_was_damaged(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, key: str, field: str
 ) -> None:
     leader, other = open_view_caches(open_redis, redis_url)
-    other.publish([reservation_at(1), hold_at(1)])
+    other.publish([reservation_at(1), hold_at(1), run_times_at(1)])
     assert leader.matches_copy()
     redis_client.hdel(f"leasehold:view:{key}", field)
     assert not leader.matches_copy()

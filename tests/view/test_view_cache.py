@@ -16,7 +16,7 @@ from scheduler.model.waits import Waits
 from scheduler.ports import ViewCache, ViewUnavailableError
 from tests.builders import NOW, a_lease
 from tests.view.conftest import MakeViewCache
-from tests.view.rows import LAUNCH_REQUESTS, content, hold_at, newest, reservation_at, slot_at
+from tests.view.rows import LAUNCH_REQUESTS, content, hold_at, newest, reservation_at, run_times_at, slot_at
 
 
 @dataclass
@@ -45,7 +45,7 @@ def test_a_view_that_is_not_built_yet_accepts_no_publish_and_cannot_be_copied(ma
 
 
 def test_a_rebuilt_view_contains_every_row_and_any_process_can_copy_it(make_view_cache: MakeViewCache) -> None:
-    rows: list[Row] = [slot_at(3), reservation_at(2, leases=(a_lease(),)), hold_at(1)]
+    rows: list[Row] = [slot_at(3), reservation_at(2, leases=(a_lease(),)), hold_at(1), run_times_at(2)]
     built = make_view_cache().rebuild(rows)
     assert content(built) == content(newest([*rows]))
     assert content(make_view_cache().load()) == content(built)
@@ -85,9 +85,10 @@ def test_a_process_that_never_copied_the_view_cannot_catch_up(cluster: Cluster) 
 
 def test_a_warm_copy_stays_the_same_object_and_gets_the_changes(cluster: Cluster) -> None:
     view = cluster.leader.catch_up()
-    assert cluster.writer.publish([slot_at(1), reservation_at(1, leases=(a_lease(),)), hold_at(1)])
+    rows: list[Row] = [slot_at(1), reservation_at(1, leases=(a_lease(),)), hold_at(1), run_times_at(1)]
+    assert cluster.writer.publish(rows)
     assert cluster.leader.catch_up() is view
-    assert content(view) == content(newest([slot_at(1), reservation_at(1, leases=(a_lease(),)), hold_at(1)]))
+    assert content(view) == content(newest([*rows]))
 
 
 def test_a_process_sees_its_own_publish_after_the_next_catch_up(cluster: Cluster) -> None:
@@ -142,10 +143,22 @@ def test_a_row_inserted_and_deleted_in_one_publish_is_not_in_the_view(cluster: C
 
 def test_a_row_with_any_id_is_kept_under_it(cluster: Cluster) -> None:
     odd = reservation_at(1, 'a/b "c"\n\x00é')
-    cluster.writer.publish([odd, hold_at(1, "linux//"), Gone("holds", "*/auth/", 3)])
+    odd_class = run_times_at(1, '["a/b","é\\n\\u0000\\"",null,"x86_64-linux",1,0]')
+    cluster.writer.publish([odd, hold_at(1, "linux//"), Gone("holds", "*/auth/", 3), odd_class])
     view = cluster.leader.catch_up()
+    assert content(view)["run_times"] == {odd_class.id: odd_class}
     assert content(view)["reservations"] == {odd.id: odd}
     assert content(view)["holds"] == {"linux//": hold_at(1, "linux//")}
+
+
+def test_run_times_are_replaced_by_newer_ones_and_forgotten(cluster: Cluster) -> None:
+    kept, forgotten = run_times_at(1, "[]"), run_times_at(1)
+    cluster.writer.publish([kept, forgotten])
+    cluster.writer.publish([run_times_at(3, "[]"), run_times_at(2, "[]"), Gone("run_times", forgotten.id, 2)])
+    cluster.writer.publish([forgotten])
+    assert content(cluster.leader.catch_up())["run_times"] == {"[]": run_times_at(3, "[]")}
+    assert content(cluster.make().load())["run_times"] == {"[]": run_times_at(3, "[]")}
+    assert cluster.leader.matches_copy()
 
 
 def test_an_ended_reservation_leaves_the_view_and_stays_readable_by_id(cluster: Cluster) -> None:
