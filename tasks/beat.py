@@ -15,12 +15,14 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.ports import DatabaseWentBackError, ForeignClusterError, StoreUnavailableError
 from scheduler.protocol.clock import read_monotonic
 from tasks.current import LeaseholdApp
-from tasks.queues import HEAR, IMAGES, INTERRUPTIONS, MARKET, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
+from tasks.queues import HEAR, IMAGES, INTERRUPTIONS, LEARN, MARKET, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
 from workers.logs import get_logger
 from workers.settings import Settings
 
 FULL_SWEEP: Final = 3
-"""Number of intervals of the task `recover` after which all machines are checked and compared with EC2."""
+"""Number of intervals of the task `recover` after which all machines are checked and compared with EC2, and the run
+times of released leases are counted.
+"""
 PRUNE_MINUTE: Final = 17
 """Minute of each hour at which the task `prune` is sent. `prune` has no interval, because beat stores no schedule: an
 interval would start again with each start of beat.
@@ -43,6 +45,7 @@ def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         "full sweep": _every(FULL_SWEEP * recover, SWEEP, {"all_machines": True}),
         "hear": _every(settings.sweep_interval, HEAR),
         "reconcile": _every(FULL_SWEEP * recover, RECONCILE),
+        "learn": _every(FULL_SWEEP * recover, LEARN),
         "images": _every(settings.image_interval, IMAGES),
         "prune": {"task": PRUNE, "schedule": hourly, "options": {"expires": 1800}},
         **({"market": _every(market, MARKET)} if market else {}),

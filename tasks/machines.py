@@ -22,6 +22,7 @@ from scheduler.operations.machines.terminate import terminate, terminate_all
 from scheduler.operations.machines.work import act_once, launch_once
 from scheduler.operations.market import refresh_market, uses_market
 from scheduler.operations.rules.images import refresh_images
+from scheduler.operations.run_times import learn_run_times
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from scheduler.ports import CloudError
 from tasks.app import app
@@ -32,6 +33,7 @@ from tasks.queues import (
     INTERRUPTIONS,
     LAUNCH_BATCH,
     LAUNCH_SLOT,
+    LEARN,
     MARKET,
     PRUNE,
     RECONCILE,
@@ -176,6 +178,12 @@ def _read_on_demand(rules: Rules) -> int:
     sentence = "On-demand prices were read from AWS's price list."
     log.info(sentence, action="market.prices", prices=found.prices, changed=found.changed)
     return found.prices
+
+
+@app.task(name=LEARN)
+def learn() -> str:
+    """Count the leases that were released lately into the run times of their classes."""
+    return f"ended: {learn_run_times(app.services.ports)}"
 
 
 @app.task(name=PRUNE)

@@ -25,6 +25,7 @@ IMAGES: Final = task_name(HEALTH, "images")
 INTERRUPTIONS: Final = task_name(HEALTH, "interruptions")
 MARKET: Final = task_name(HEALTH, "market")
 HEAR: Final = task_name(HEALTH, "hear")
+LEARN: Final = task_name(HEALTH, "learn")
 
 HELD_A_PROCESS: Final = 64
 """For each process of its pool, a worker of the queue `reservations` may have taken this many messages that may be

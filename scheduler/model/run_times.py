@@ -7,10 +7,10 @@ is longer than the work has run.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,15 @@ class RunTimes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ratios: tuple[float, ...] = ()
     released_at: float = 0.0
     """When the last of these leases was released."""
+
+
+class Run(NamedTuple):
+    """How long the work of one released lease ran. `classes`: see `list_classes`; `expected`: `expected_runtime`."""
+
+    classes: tuple[str, ...]
+    seconds: float
+    expected: float | None
+    released_at: float
 
 
 def list_classes(request: Request, principal: str | None) -> tuple[str, ...]:
@@ -71,9 +80,36 @@ def measure_run_time(row: Reservation) -> float | None:
     """Return how long the work of a released reservation ran since its last lease; None: it had no lease, or was not
     released by its holder's own decision.
     """
-    if row.phase != "released" or row.revoke_reason is not None or row.leased_at is None or row.finished_at is None:
+    # Another reason: a host reports that the work runs no more (`absent`, `idle`), maybe long after its end.
+    if row.phase != "released" or row.reason is not None or row.revoke_reason is not None:
+        return None
+    if row.leased_at is None or row.finished_at is None:
         return None
     return max(0.0, row.finished_at - row.leased_at)
+
+
+def list_runs(rows: Iterable[Reservation]) -> list[Run]:
+    """Return the run of each released reservation among `rows`, in their order."""
+    found = []
+    for row in rows:
+        seconds = measure_run_time(row)
+        if seconds is not None and row.finished_at is not None:
+            classes, expected = list_classes(row.request, row.principal), row.request.expected_runtime
+            # Milliseconds are enough, and rows stay short.
+            found.append(Run(classes, round(seconds, 3), expected, row.finished_at))
+    return found
+
+
+def count_runs(runs: Iterable[Run], known: Mapping[str, RunTimes]) -> list[RunTimes]:
+    """Return the rows of all classes of these runs, with the runs counted in their order. `known`: the present rows by
+    id. A class without one gets its first row.
+    """
+    changed: dict[str, RunTimes] = {}
+    for run in runs:
+        for name in run.classes:
+            row = changed.get(name) or known.get(name) or RunTimes(id=name)
+            changed[name] = with_run_time(row, run.seconds, run.expected, run.released_at)
+    return list(changed.values())
 
 
 class Estimates:

@@ -38,6 +38,7 @@ from scheduler.ports.fleet import (
 )
 from scheduler.ports.ledger import CostLedger, CostWriter, PoolCost
 from scheduler.ports.market import MarketReads, MarketSource, MarketWrites, RulesVersion
+from scheduler.ports.run_times import Counted
 from scheduler.ports.store import (
     ConflictError,
     DeposedError,
@@ -92,6 +93,7 @@ __all__ = [
     "ConflictError",
     "CostLedger",
     "CostWriter",
+    "Counted",
     "DatabaseWentBackError",
     "Defect",
     "DeposedError",

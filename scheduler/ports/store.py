@@ -10,12 +10,12 @@ from scheduler.model.accounts import Account, BalanceSample, Levels
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.model.view import Gone, RecentWrites, Row
 from scheduler.ports.cluster import ClusterRow, LeaderTerm, StoreUnavailableError
 from scheduler.ports.ledger import CostLedger, CostWriter
 from scheduler.ports.market import MarketReads, MarketWrites, PriceHistory
+from scheduler.ports.run_times import RunTimeReads, RunTimeWrites
 from scheduler.ports.stored import (
     AppliedRules,
     EventFilter,
@@ -40,15 +40,15 @@ class ConflictError(StoreUnavailableError):
     """Raised when the database rolled a transaction back because of a concurrent one. Repeat the whole transaction."""
 
 
-class Transaction(CostWriter, MarketWrites, Protocol):
+class Transaction(CostWriter, MarketWrites, RunTimeWrites, Protocol):
     """One atomic unit of reading and writing. Reads see the transaction's own writes.
 
     Rows that are read for writing stay locked until the end, so no other transaction changes a row between its test and
     its write. All transactions lock in the same order, which excludes deadlocks: the term; principals; the counter that
-    numbers new reservations (`sequence`); reservations; slots; holds; accounts; run times; rules and other counters
-    (for example of fencing tokens); rows with a key of their own (answers, callbacks, costs). Rows of one kind are
-    locked in the order of their ids, so a transaction loads all rows of a kind in one call. Numbers of events are
-    assigned last, at the commit.
+    numbers new reservations (`sequence`); the last counted reservation; reservations; slots; holds; accounts; run
+    times; rules and other counters (for example of fencing tokens); rows with a key of their own (answers, callbacks,
+    costs). Rows of one kind are locked in the order of their ids, so a transaction loads all rows of a kind in one
+    call. Numbers of events are assigned last, at the commit.
 
     A write raises StaleWriteError if the stored row has another version than the given one, or, for version 0, if the
     row exists. After a StaleWriteError or DeposedError the transaction is never committed. If the caller catches the
@@ -97,9 +97,6 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """Lock the accounts with these ids and return them by id, deleted (forgotten) ones too. Unknown ids are
         missing.
         """
-
-    def load_run_times(self, ids: Iterable[str]) -> dict[str, RunTimes]:
-        """Lock the run times of the classes with these ids and return them by id. Unknown ids are missing."""
 
     def load_all_accounts(self) -> list[Account]:
         """Lock and return every account, deleted (forgotten) ones too, sorted by id."""
@@ -244,7 +241,7 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """
 
 
-class Store(CostLedger, MarketReads, PriceHistory, Protocol):
+class Store(CostLedger, MarketReads, PriceHistory, RunTimeReads, Protocol):
     """The port to the database with the authoritative rows, in SQL, or in memory for the simulator.
 
     Every error of a database driver is raised as StoreUnavailableError, StaleWriteError, DeposedError or ConflictError.

@@ -17,6 +17,7 @@ from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import PriceChange, StoredMarket
 from scheduler.model.reservations import Reservation, is_over
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
 from scheduler.model.view import KINDS, RecentWrites, Row
@@ -197,6 +198,11 @@ class MemoryStore(ReadsCosts, Store):
     @override
     def find_accounts(self) -> list[Account]:
         return sorted(self._world.accounts.values(), key=lambda account: account.id)
+
+    @override
+    def find_run_times(self, ids: Sequence[str] | None = None) -> list[RunTimes]:
+        known = self._world.run_times
+        return [known[name] for name in sorted(known if ids is None else set(ids)) if name in known]
 
     @override
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:

@@ -4,9 +4,10 @@ after it was read.
 
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 from uuid import uuid4
 
 import msgspec
@@ -22,11 +23,12 @@ from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import INACTIVE, PHASES
+from scheduler.model.transitions import ENDED, INACTIVE, PHASES
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.policy.quota.accounting import sum_running
 from scheduler.ports import (
     AppliedRules,
+    Counted,
     DeposedError,
     LeaderTerm,
     OutboxMessage,
@@ -38,6 +40,7 @@ from scheduler.ports import (
     StoreUnavailableError,
 )
 from scheduler.ports.market import MarketWrites
+from scheduler.ports.run_times import RunTimeWrites
 from scheduler.ports.store import Transaction
 from scheduler.protocol.signing import make_key
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
@@ -45,6 +48,7 @@ from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
 # The committed contents of the memory store: plain dicts of rows, and indexes that make reads fast.
 
 
+AnyRow = TypeVar("AnyRow", bound=Row)
 Key = tuple[type[Row], str]
 """The key of a row in the memory store: the type and the id of the row."""
 
@@ -90,6 +94,7 @@ class World:
         self.ended_sessions: dict[str, float] = {}
         """Session that was logged out -> the time from which on its cookie is too old."""
         self.restores = self.sequence = self.token = self.event_number = self.buried = 0
+        self.counted = Counted()
         self.written: dict[Key, float] = {}
         """Key of a row -> time of its last write, in the order of the writes. The times never decrease."""
         self._stamp = float("-inf")
@@ -190,7 +195,47 @@ class MemoryMarketWrites(MarketWrites):
 _LOCK_SECONDS = 5.0
 
 
-class MemoryTransaction(MemoryMarketWrites, WholeOrNothing, Transaction):
+class MemoryRunTimeWrites(RunTimeWrites):
+    """The part of a transaction of the memory store that counts released leases into run times. See RunTimeWrites."""
+
+    _world: World
+    _rows: dict[Key, Row | None]
+    _counted: Counted
+
+    @override
+    def load_counted(self) -> Counted:
+        return self._counted
+
+    @override
+    def save_counted(self, counted: Counted) -> None:
+        self._counted = counted
+
+    @override
+    def find_ended(self, after: Counted, before: float, limit: int) -> list[Reservation]:
+        rows = {**self._world.reservations, **self._list_written(Reservation)}
+        ended = (row for row in rows.values() if row is not None and row.phase in ENDED and row.changed_at < before)
+        return nsmallest(limit, (row for row in ended if _place_of(row) > after), key=_place_of)
+
+    @override
+    def load_run_times(self, ids: Iterable[str]) -> dict[str, RunTimes]:
+        rows = {**self._world.run_times, **self._list_written(RunTimes)} if self._rows else self._world.run_times
+        return {name: row for name in ids if (row := rows.get(name)) is not None}
+
+    @override
+    def find_surplus_run_times(self, kept: int) -> list[RunTimes]:
+        both = {**self._world.run_times, **self._list_written(RunTimes)}
+        rows = [row for row in both.values() if row is not None]
+        return nsmallest(len(rows) - kept, rows, key=lambda row: (row.released_at, row.id))
+
+    def _list_written(self, kind: type[AnyRow]) -> dict[str, AnyRow | None]:
+        return cast("dict[str, AnyRow | None]", {key[1]: row for key, row in self._rows.items() if key[0] is kind})
+
+
+def _place_of(row: Reservation) -> Counted:
+    return Counted(row.changed_at, row.sequence)
+
+
+class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, WholeOrNothing, Transaction):
     """A transaction of the memory store. It collects its writes, and carries all of them out when the `with` block ends
     without an error.
     """
@@ -215,6 +260,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing, Transaction):
         self._buried, self._restores = self._world.buried, self._world.restores
         self._leader_term, self._rules = self._world.leader_term, self._world.rules
         self._market, self._price_changes = self._world.market, []
+        self._counted = self._world.counted
         return self
 
     def __exit__(
@@ -267,10 +313,6 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing, Transaction):
     @override
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
         return cast("dict[str, Account]", self._load(Account, ids))
-
-    @override
-    def load_run_times(self, ids: Iterable[str]) -> dict[str, RunTimes]:
-        return cast("dict[str, RunTimes]", self._load(RunTimes, ids))
 
     @override
     def load_all_accounts(self) -> list[Account]:
@@ -522,7 +564,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing, Transaction):
             ended = {**world.ended_sessions, **self._ended_sessions}
             world.ended_sessions = {name: until for name, until in ended.items() if until >= self._now}
         world.sequence, world.token, world.restores = self._sequence, self._token, self._restores
-        world.buried = self._buried
+        world.buried, world.counted = self._buried, self._counted
         if self._rules.version != world.rules.version:
             world.applied.append(AppliedRules(self._rules.version, self._now, self._rules.document, self._rules.images))
         world.price_changes.update((each.key, each) for each in self._price_changes)

@@ -29,6 +29,7 @@ from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import PriceChange, StoredMarket
 from scheduler.model.reservations import Reservation
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import RecentWrites, Row
@@ -304,6 +305,14 @@ class SqlStore(ReadsCosts, Store):
     @override
     def find_accounts(self) -> list[Account]:
         return ACCOUNTS.read_all(self._fetch(_ALL_ACCOUNTS.order_by(tables.accounts.c.id)))
+
+    @override
+    def find_run_times(self, ids: Sequence[str] | None = None) -> list[RunTimes]:
+        with self._reading() as session:
+            if ids is None:
+                return RUN_TIMES.read_all(session.fetch(_ALL_RUN_TIMES.order_by(tables.run_times.c.id)))
+            rows = RUN_TIMES.read_all([*session.fetch_for(self._statements.run_times.find, ids)])
+            return sorted(rows, key=lambda row: row.id)
 
     @override
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:

@@ -20,6 +20,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.ports import (
     ClusterRow,
+    Counted,
     DeposedError,
     LeaderTerm,
     OutboxMessage,
@@ -31,6 +32,7 @@ from scheduler.ports import (
 )
 from scheduler.ports.ledger import CostWriter
 from scheduler.ports.market import MarketWrites
+from scheduler.ports.run_times import RunTimeWrites
 from scheduler.ports.store import Transaction
 from scheduler.store import statements as fixed
 from scheduler.store import tables
@@ -115,6 +117,39 @@ class SqlMarketWrites(MarketWrites):
     @override
     def count_market_change(self) -> None:
         self._session.fetch(fixed.COUNT, counter=MARKET, count=1)
+
+
+class SqlRunTimeWrites(RunTimeWrites):
+    """The part of a SqlTransaction that counts released leases into run times. See RunTimeWrites."""
+
+    _session: Session
+    _statements: Statements
+
+    @override
+    def load_counted(self) -> Counted:
+        (row,) = self._session.fetch(fixed.LOAD_COUNTED)
+        return Counted(*row)
+
+    @override
+    def save_counted(self, counted: Counted) -> None:
+        self._session.change(fixed.SAVE_COUNTED, at=counted.ended_at, number=counted.sequence)
+
+    @override
+    def find_ended(self, after: Counted, before: float, limit: int) -> list[Reservation]:
+        rows = self._session.fetch(
+            fixed.ENDED_AFTER, after_time=after.ended_at, after_number=after.sequence, before=before, most=limit
+        )
+        return read_reservations(self._session, self._statements, rows)
+
+    @override
+    def load_run_times(self, ids: Iterable[str]) -> dict[str, RunTimes]:
+        rows = RUN_TIMES.read_all([*self._session.fetch_for(self._statements.run_times.load, ids)])
+        return {row.id: row for row in rows}
+
+    @override
+    def find_surplus_run_times(self, kept: int) -> list[RunTimes]:
+        ((count,),) = self._session.fetch(fixed.COUNT_RUN_TIMES)
+        return RUN_TIMES.read_all(self._session.fetch(fixed.OLDEST_RUN_TIMES, most=max(0, count - kept)))
 
 
 # The stored leases of the reservations in one transaction. Only changed leases are written.
@@ -220,7 +255,7 @@ MOST_TOKENS: Final = 1000
 """The most fencing tokens that one statement reserves, unless a call of `next_tokens` asks for more."""
 
 
-class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing, Transaction):
+class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOrNothing, Transaction):
     """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:
@@ -297,11 +332,6 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing, Transacti
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
         rows = self._session.fetch_for(self._statements.accounts.load, ids)
         return {row.id: row for row in map(ACCOUNTS.read, rows)}
-
-    @override
-    def load_run_times(self, ids: Iterable[str]) -> dict[str, RunTimes]:
-        rows = RUN_TIMES.read_all([*self._session.fetch_for(self._statements.run_times.load, ids)])
-        return {row.id: row for row in rows}
 
     @override
     def load_all_accounts(self) -> list[Account]:

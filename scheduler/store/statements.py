@@ -20,6 +20,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    or_,
     select,
     tuple_,
     update,
@@ -84,6 +85,18 @@ RUNNING = (
     .where(_LEASE.charged_at.is_not(None), _LEASE.level < FREE, bindparam("now") > _USED_FROM)
     .group_by(_ACCOUNT.id, _LEASE.level)
 )
+_COUNTED, _RUN_TIMES = tables.run_time_cursor.c, tables.run_times.c
+LOAD_COUNTED = select(_COUNTED.ended_at, _COUNTED.sequence).with_for_update()
+SAVE_COUNTED = update(tables.run_time_cursor).values(ended_at=bindparam("at"), sequence=bindparam("number"))
+ENDED_AFTER = (
+    select(*RESERVATIONS.columns)
+    .where(_OWNER.ended_at >= bindparam("after_time"), _OWNER.ended_at < bindparam("before"))
+    .where(or_(_OWNER.ended_at > bindparam("after_time"), _OWNER.sequence > bindparam("after_number")))
+    .order_by(_OWNER.ended_at, _OWNER.sequence)
+    .limit(bindparam("most"))
+)
+COUNT_RUN_TIMES = select(func.count()).select_from(tables.run_times)
+OLDEST_RUN_TIMES = select(*RUN_TIMES.columns).order_by(_RUN_TIMES.released_at, _RUN_TIMES.id).limit(bindparam("most"))
 HOLDERS = select(_LEASE.reservation).distinct().order_by(_LEASE.reservation)
 SAVE_RULES = insert(tables.rules)
 LOCK_LEADER = select(_LEADER.term).with_for_update()

@@ -9,6 +9,7 @@ from sqlalchemy import event
 
 from scheduler.operations.machines.check import recover, sweep
 from scheduler.operations.rules.apply import apply_rules
+from scheduler.operations.run_times import learn_run_times
 from scheduler.operations.tick.tick import tick
 from scheduler.ports import CloudError, DeposedError
 from scheduler.store.opening import open_store
@@ -21,7 +22,7 @@ THREADS = 6
 PIECES = 40
 SLOTS = ("linux-1", "linux-2", "linux-3")
 ACTS = (
-    *["submit", "tick", "prune"] * 3,
+    *["submit", "tick", "prune", "learn"] * 3,
     *("release", "cancel", "suspend", "resume", "cordon", *["uncordon"] * 3, "slow"),
     *("account", "account", "forget_account", "confirm", "idle", "absent", "apply"),
 )
@@ -43,6 +44,8 @@ def act_at_random(number: int, harness: Harness) -> list[str]:
             harness.play_tasks()
         elif act == "apply":
             apply_rules(harness.ports, make_rules(random.choice(["quota", "fifo"])))
+        elif act == "learn":
+            learn_run_times(harness.ports)
         elif act == "prune":
             harness.store.prune(events_before=0.0, requests_before=0.0, ended_before=harness.store.now())
         else:

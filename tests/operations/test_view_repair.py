@@ -7,6 +7,7 @@ import pytest
 
 from scheduler.model.decisions import Drain
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.run_times import RunTimes
 from scheduler.model.view import Gone, Row, View
 from scheduler.operations.tick.commit import commit
 from scheduler.operations.tick.leader import take_leader_term
@@ -48,20 +49,21 @@ def repairs(harness: Harness, found: str) -> float:
 def equals_database(harness: Harness) -> bool:
     stored = View(as_in_view(harness.store.read_rows()))
     view = view_of(harness)
-    return (view.slots, view.reservations, view.holds) == (stored.slots, stored.reservations, stored.holds)
+    kinds = ("slots", "reservations", "holds", "run_times")
+    return [view.rows(kind) for kind in kinds] == [stored.rows(kind) for kind in kinds]
 
 
 def test_a_recently_lost_publish_is_found_by_the_next_periodic_tick() -> None:
     harness = a_harness()
-    write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True), HOLD)
+    write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True), HOLD, RunTimes(id="[]"))
     harness.now += 1
     with harness.store.transaction() as transaction:
         row = harness.store.find_reservations(ids=["r1"])[0]
         transaction.mark([msgspec.structs.replace(row, expires_at=harness.now + 999)])
     harness.now += harness.leader.interval
     ticked = harness.tick()
-    assert ticked.mended == [RepairResult(repairs=3, lag=harness.leader.interval + 1)]
-    assert repairs(harness, "look") == 3
+    assert ticked.mended == [RepairResult(repairs=4, lag=harness.leader.interval + 1)]
+    assert repairs(harness, "look") == 4
     assert equals_database(harness)
     assert harness.ports.view_cache.read_report()["view_lag"] == harness.leader.interval + 1
 

@@ -244,6 +244,7 @@ class Generator:
             ("health", "recover", [[1], [[]]]),
             ("health", "hear", [[1], [{}]]),
             ("health", "prune", [["all"], [0]]),
+            ("health", "learn", [["all"], [{}]]),
         )
         arguments, named = self._random.choice(wrong), {}
         if self._random.random() < 0.3:

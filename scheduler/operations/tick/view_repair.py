@@ -136,11 +136,12 @@ def read_fresh(ports: Ports, view: View, names: Mapping[Kind, Iterable[str]]) ->
         rows += store.find_reservations(ids=wanted["reservations"], limit=len(wanted["reservations"]))
     if wanted["slots"]:
         rows += store.find_slots(ids=wanted["slots"])
-    if wanted["holds"] or wanted["accounts"] or wanted["run_times"]:
+    if wanted["run_times"]:
+        rows += store.find_run_times(wanted["run_times"])
+    if wanted["holds"] or wanted["accounts"]:
         with store.transaction() as transaction:
             rows += transaction.load_holds(wanted["holds"]).values()
             rows += transaction.load_accounts(wanted["accounts"]).values()
-            rows += transaction.load_run_times(wanted["run_times"]).values()
     present = {(KINDS[type(row)], row.id) for row in rows}
     gone = [
         Gone(kind, name, view.rows(kind)[name].version + 1)
