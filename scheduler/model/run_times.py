@@ -56,7 +56,25 @@ def list_classes(request: Request, principal: str | None) -> tuple[str, ...]:
     job = request.tags.get("job") or request.tags.get("name")
     instances = request.instances
     cpus = sum(each.count * each.resources.get("cpus", 0.0) for each in request.components)
-    return _list_ids(request.account, principal, job, request.system, instances.bit_length(), ceil(cpus).bit_length())
+    return _list_ids(request.account, principal, job, request.system, *find_size(instances, cpus))
+
+
+def find_size(instances: int, cpus: float) -> tuple[int, int]:
+    """Return the part of a class id that is the size: the lengths of the two numbers in bits."""
+    return instances.bit_length(), ceil(cpus).bit_length()
+
+
+def name_class(parts: Sequence[str | int | None]) -> str:
+    """Return the id of the class with these parts, the first 0, 2, 4 or 6 of account, principal, job, system, and the
+    two of `find_size`.
+    """
+    return msgspec.json.encode(parts).decode()
+
+
+def read_class(name: str) -> list[str | int | None]:
+    """Return the parts of the class with this id. See `name_class`."""
+    parts: list[str | int | None] = msgspec.json.decode(name)
+    return parts
 
 
 @lru_cache(maxsize=100_000)
@@ -64,7 +82,7 @@ def _list_ids(
     account: str | None, principal: str | None, job: str | None, system: str | None, instances: int, cpus: int
 ) -> tuple[str, ...]:
     parts = (account, principal, job, system, instances, cpus)
-    return (*(msgspec.json.encode(parts[:count]).decode() for count in (6, 4, 2)), ALL)
+    return (*(name_class(parts[:count]) for count in (6, 4, 2)), ALL)
 
 
 def with_run_time(row: RunTimes, seconds: float, expected: float | None, released_at: float) -> RunTimes:

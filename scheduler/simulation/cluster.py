@@ -23,6 +23,7 @@ from scheduler.operations.commands.submit import Submission, new_reservation, su
 from scheduler.operations.market import save_market
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.rules.apply import apply_rules
+from scheduler.operations.run_times import record_runs
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.quota.accounting import weigh
@@ -165,6 +166,17 @@ def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocumen
         _, change_set = submit(transaction, cluster.ports.rules(), [Submission(list(documents))])
     announce(cluster.ports, change_set, kick=change_set.is_change)
     return change_set
+
+
+def count_released(cluster: SimulatedCluster, events: Iterable[Event], rows: Iterable[Reservation]) -> None:
+    """Count the leases that were released with these events into the run times of their classes. `rows`: the present
+    reservations of the events. Workers count some time after the release.
+    """
+    released = {event.reservation for event in events if event.name == "reservation_released"}
+    if released:
+        with cluster.store.transaction() as transaction:
+            change_set = record_runs(transaction, [row for row in rows if row.id in released])
+        announce(cluster.ports, change_set, kick=False)
 
 
 def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:

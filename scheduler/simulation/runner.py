@@ -17,6 +17,7 @@ from scheduler.model.decisions import Claim, describe_decision
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.validation import Document
 from scheduler.model.view import View
@@ -37,6 +38,7 @@ from scheduler.simulation.cluster import (
     SimulatedCluster,
     apply_simulated,
     build_cluster,
+    count_released,
     put_absent_host,
     put_reservations,
     put_slot,
@@ -165,7 +167,9 @@ class Runner:
             self._note_machine(event)
         names = dict.fromkeys(event.reservation for event in events if event.reservation)
         if names:
-            for row in self.cluster.store.find_reservations(ids=list(names), limit=len(names)):
+            rows = self.cluster.store.find_reservations(ids=list(names), limit=len(names))
+            count_released(self.cluster, events, rows)
+            for row in rows:
                 if self._recorder is not None:
                     self._recorder.note_reservation(row)
                 self._holders.watch(row)
@@ -312,11 +316,11 @@ class Runner:
 
 
 def _restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
-    """Insert the scenario's launch back-offs (holds). Set the fields about the past that its reservation records
-    contain, such as the number of restarts.
+    """Insert the scenario's launch back-offs (holds) and run times. Set the fields about the past that its reservation
+    records contain, such as the number of restarts.
     """
     history = {each.id: found for each in scenario.reservations if (found := list_history(each, RESERVATION_HISTORY))}
-    if not (history or scenario.holds):
+    if not (history or scenario.holds or scenario.run_times):
         return
     with cluster.store.transaction() as transaction:
         work = UnitOfWork(transaction, "operator")
@@ -327,6 +331,8 @@ def _restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
         for given in scenario.holds:
             subject = given.subject if given.kind != "unhealthy" else ""
             work.put(Hold(id=hold_id(given.pool, given.kind, subject), **given.model_dump()))
+        for each in scenario.run_times:
+            work.put(RunTimes(id=each.name, seconds=each.seconds, ratios=each.ratios))
         change_set = work.flush()
     announce(cluster.ports, change_set, kick=False)
 

@@ -24,6 +24,7 @@ from scheduler.model.launch_backoff import Kind
 from scheduler.model.pools import find_pool_of_number
 from scheduler.model.reservations import list_instances
 from scheduler.model.rules import AccountKeys, Rules, merge_rules, read_rules
+from scheduler.model.run_times import find_size, name_class
 from scheduler.model.slots import Market
 from scheduler.model.transitions import SlotState
 from scheduler.model.validation import (
@@ -239,6 +240,7 @@ class ReservationRecord(ReservationDocument):
 
     phase: Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"] = "pending"
     created_at: Signed = 0.0
+    principal: Name | None = None
     reason: Text | None = None
     changed_at: Signed | None = None
     expires_at: Signed | None = None
@@ -272,6 +274,32 @@ class HoldRecord(Document):
     active: Count = 0
     decided_at: Signed = 0.0
     streak: Count = 1
+
+
+class RunTimesRecord(Document):
+    """The run times of one class of work that are known at the start of a scenario. The fields that are given state the
+    class: `instances` and `cpus` that of one size, else `job` and `system` that of a job, else `account` and
+    `principal` that of a sender, else that of all work.
+    """
+
+    account: Name | None = None
+    principal: Name | None = None
+    job: Text | None = None
+    system: Name | None = None
+    instances: Count = 1
+    cpus: Amount = 0.0
+    seconds: tuple[Seconds, ...]
+    """The run times of the last released leases, the oldest first."""
+    ratios: tuple[Amount, ...] = ()
+    """Run time / `expected_runtime` of those that had one."""
+
+    @property
+    def name(self) -> str:
+        """Return the id of the class."""
+        keys = ("account", "principal", "job", "system", "instances", "cpus")
+        last = max((at for at, key in enumerate(keys, 1) if key in self.model_fields_set), default=0)
+        parts = (self.account, self.principal, self.job, self.system, *find_size(self.instances, self.cpus))
+        return name_class(parts[: last + last % 2])
 
 
 RESERVATION_HISTORY: Final = tuple(
@@ -333,6 +361,7 @@ class Scenario(msgspec.Struct, frozen=True):
     slots: tuple[SlotRecord, ...]
     reservations: tuple[ReservationRecord, ...]
     holds: tuple[HoldRecord, ...]
+    run_times: tuple[RunTimesRecord, ...]
     timeline: tuple[Step, ...]
     tick_every: float | None
     kicks: bool
@@ -366,6 +395,7 @@ class _TopDocument(Document):
     slots: list[Any] = []
     reservations: list[Any] = []
     holds: list[Any] = []
+    run_times: list[Any] = []
     timeline: list[Any] = []
     tick_every: Seconds | None = None
     kicks: bool = False
@@ -415,6 +445,7 @@ def read_scenario(document: object) -> Scenario:
             slots=slots,
             reservations=reservations,
             holds=tuple(reader.read_hold(each, f"holds[{index}]") for index, each in enumerate(top.holds)),
+            run_times=_read_run_times(top.run_times),
             timeline=timeline,
             tick_every=top.tick_every,
             kicks=top.kicks,
@@ -424,6 +455,19 @@ def read_scenario(document: object) -> Scenario:
         )
     except InvalidInputError as error:
         raise InvalidInputError(error.faults[:1]) from None
+
+
+def _read_run_times(values: list[Any]) -> tuple[RunTimesRecord, ...]:
+    found: dict[str, RunTimesRecord] = {}
+    for index, value in enumerate(values):
+        path = f"run_times[{index}]"
+        record = read_document(RunTimesRecord, value, path)
+        if not record.seconds:
+            raise fault(f"{path}.seconds", "at least one run time", [])
+        if record.name in found:
+            raise fault(path, "each class once", record.name)
+        found[record.name] = record
+    return tuple(found.values())
 
 
 class StepReader:

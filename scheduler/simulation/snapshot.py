@@ -10,6 +10,7 @@ from scheduler.model.lives import find_drift
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease, PublicRequest, Reservation, is_over
 from scheduler.model.rules import AccountKeys, Rules
+from scheduler.model.run_times import RunTimes, list_classes, read_class
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row, View
 from scheduler.policy.quota.accounting import charge, settle, sum_running
@@ -84,10 +85,27 @@ def make_snapshot(
         "slots": [_describe_slot(view, each, rules.pools[each.pool], now) for each in slots],
         "reservations": [_describe_reservation(each, view, now) for each in live],
         "holds": [_describe_hold(each, now) for each in sorted(holds, key=lambda each: each.id)],
+        **_describe_run_times(view, live),
         "timeline": [{"at": 0, "tick": True}],
         "kicks": True,
         "wakes": True,
     }
+
+
+def _describe_run_times(view: View, live: Iterable[Reservation]) -> dict[str, Any]:
+    """Return the key `run_times` of the snapshot with the known classes of these reservations; {} if there are none."""
+    names = dict.fromkeys(name for row in live for name in list_classes(row.request, row.principal))
+    known = [row for name in names if (row := view.run_times.get(name)) is not None]
+    return {"run_times": [_describe_class(row) for row in known]} if known else {}
+
+
+def _describe_class(row: RunTimes) -> dict[str, Any]:
+    """Return the run times of a class as a record of a scenario. The sizes are the least numbers of the class."""
+    keys = ("account", "principal", "job", "system", "instances", "cpus")
+    fields = dict(zip(keys, read_class(row.id), strict=False))
+    sizes = {name: (1 << bits) >> 1 for name, bits in fields.items() if isinstance(bits, int)}
+    ratios = {"ratios": list(row.ratios)} if row.ratios else {}
+    return {**fields, **sizes, "seconds": list(row.seconds), **ratios}
 
 
 def _without_unseen(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +179,8 @@ def _describe_reservation(row: Reservation, view: View, now: float) -> dict[str,
         "created_at": _since(row.created_at, now),
         "components": [msgspec.structs.asdict(each) for each in request.components],
         **{name: value for name, value in fields.items() if value is not None},
-        **{name: _field(row, name, now) for name in RESERVATION_HISTORY},
+        **{name: _field(row, name, now) for name in RESERVATION_HISTORY if name != "principal"},
+        **({} if row.principal is None else {"principal": row.principal}),
     }
 
 

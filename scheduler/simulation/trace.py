@@ -18,7 +18,7 @@ from scheduler.operations.ending_leases import REVOKED
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.reservations import GRANTED
-from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
+from scheduler.simulation.cluster import build_cluster, count_released, put_slot, submit_all
 from scheduler.simulation.fleet import FOREVER, Fleet
 from scheduler.simulation.loop import EventLoop, Holders, Interruptions
 from scheduler.simulation.metrics import Bill, Processors, RunMetrics, Summary
@@ -216,7 +216,9 @@ class TracePlay:
                 recorder.note_event(event)
         names = list(dict.fromkeys(event.reservation for event in events if event.reservation))
         if names:
-            for row in store.find_reservations(ids=names, limit=len(names)):
+            rows = store.find_reservations(ids=names, limit=len(names))
+            count_released(self.cluster, events, rows)
+            for row in rows:
                 self._metrics.note_reservation(row)
                 if recorder is not None:
                     recorder.note_reservation(row)

@@ -223,7 +223,10 @@ class MemoryRunTimeWrites(RunTimeWrites):
 
     @override
     def find_surplus_run_times(self, kept: int) -> list[RunTimes]:
-        both = {**self._world.run_times, **self._list_written(RunTimes)}
+        written = self._list_written(RunTimes)
+        if len(self._world.run_times) + len(written) <= kept:
+            return []
+        both = {**self._world.run_times, **written}
         rows = [row for row in both.values() if row is not None]
         return nsmallest(len(rows) - kept, rows, key=lambda row: (row.released_at, row.id))
 

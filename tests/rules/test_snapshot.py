@@ -10,6 +10,7 @@ from scheduler.model.decisions import describe_decision
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import read_rules
+from scheduler.model.run_times import RunTimes, list_classes
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
@@ -118,6 +119,31 @@ def test_a_snapshot_of_its_own_play_is_the_same() -> None:
     first = take(a_live_state())
     player = play_back(first)
     assert take(list_rows(player), first["config"], 0) == first
+
+
+def test_it_has_the_run_times_of_the_classes_of_its_reservations() -> None:
+    row = a_reservation(sequence=1, account="ci", principal="ann", tags={"job": "build"}, resources={"cpus": 5})
+    known = [
+        RunTimes(id=name, seconds=(float(number), 60.5), ratios=(0.5,) * (number % 2))
+        for number, name in enumerate(list_classes(row.request, "ann"))
+    ]
+    document = take([row, *known, RunTimes(id='["other",null]', seconds=(1.0,))])
+    assert document["run_times"][0] == {
+        "account": "ci",
+        "principal": "ann",
+        "job": "build",
+        "system": "x86_64-linux",
+        "instances": 1,
+        "cpus": 4,
+        "seconds": [0.0, 60.5],
+    }
+    assert document["run_times"][3] == {"seconds": [3.0, 60.5], "ratios": [0.5]}
+    player = play_back(document)
+    kept = {each.id: (each.seconds, each.ratios) for each in player.cluster.store.find_run_times()}
+    assert kept == {each.id: (each.seconds, each.ratios) for each in known}
+    (again,) = player.cluster.store.find_reservations()
+    assert list_classes(again.request, again.principal) == list_classes(row.request, row.principal)
+    assert take(list_rows(player), document["config"], 0) == document
 
 
 def test_the_next_plan_is_that_of_the_live_state() -> None:

@@ -150,6 +150,7 @@ SCENARIO: Final[dict[str, Any]] = {
         {**RESERVATION, "id": "r9", "restarts": 2, "component_restarts": {"main": 1}, "suspended": True},
     ],
     "holds": [{"pool": "*", "kind": "capacity", "until": 30, "delay": "1m"}],
+    "run_times": [{"account": "ci", "job": "build", "cpus": 4, "seconds": [1, "2m"], "ratios": [0.5]}],
     "timeline": [
         {"at": 0, "submit": RESERVATION},
         {"at": 0, "submit": [{"id": "r2", "system": "x86_64-linux"}]},

@@ -23,6 +23,26 @@ LINES: dict[str, tuple[Any, str]] = {
         a_scenario({"at": 0, "submit": [a_wish("r1"), a_wish("r2", resources={"cpus": -1})]}),
         "timeline[0].submit[1].resources.cpus: expected a number >= 0, got -1",
     ),
+    "run times of no known class": (
+        {**a_scenario(), "run_times": [{"acount": "ci", "seconds": [1]}]},
+        'run_times[0].acount: expected a known key (did you mean "account"?), got "acount"',
+    ),
+    "a class without run times": (
+        {**a_scenario(), "run_times": [{"account": "ci", "seconds": []}]},
+        "run_times[0].seconds: expected at least one run time, got []",
+    ),
+    "run times that are missing": (
+        {**a_scenario(), "run_times": [{}]},
+        "run_times[0].seconds: expected a value, got nothing",
+    ),
+    "a negative run time": (
+        {**a_scenario(), "run_times": [{"seconds": [1, -1]}]},
+        'run_times[0].seconds[1]: expected a duration >= 0 (seconds, or like "30s", "15m", "1h"), got -1',
+    ),
+    "a class twice": (
+        {**a_scenario(), "run_times": [{"cpus": 5, "seconds": [1]}, {"cpus": 7, "seconds": [1]}]},
+        'run_times[1]: expected each class once, got "[null,null,null,null,1,3]"',
+    ),
     "not a number": (
         a_scenario(submit(0, "r1", resources={"cpus": float("nan")})),
         "timeline[0].submit[0].resources.cpus: expected a number >= 0, got nan",
