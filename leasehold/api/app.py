@@ -159,6 +159,7 @@ def make_api(backend: Backend) -> Router:
         "/slots/{slot}/hint": reading.hint,
         "/accounts": reading.accounts,
         "/accounts/{account}": reading.account,
+        "/run-times": reading.run_times,
         "/costs": money.costs,
         "/budgets": money.budgets,
         "/offers": money.offers,

@@ -8,6 +8,7 @@ although another page follows.
 import threading
 from bisect import bisect_right, insort
 from collections.abc import Mapping
+from heapq import nsmallest
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from leasehold.web.feed import Changed
 from leasehold.web.followed_view import ReservationMatch
 from scheduler.model.accounts import Account
 from scheduler.model.reservations import Reservation
+from scheduler.model.run_times import RunTimes, is_class_of
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES, SLOT_STATES
 from scheduler.model.view import View
@@ -69,6 +71,43 @@ def write_account(row: Account | models.Account) -> dict[str, Any]:
     public = row if isinstance(row, models.Account) else msgspec.convert(row, models.Account, from_attributes=True)
     found: dict[str, Any] = msgspec.to_builtins(public)
     return {**found, "level": public.level}
+
+
+def write_run_times(row: RunTimes) -> dict[str, Any]:
+    """Return the run times of a class as JSON values, with the parts of the class and quantiles."""
+    public = msgspec.convert(row, models.RunTimes, from_attributes=True)
+    return {**msgspec.to_builtins(public), **public.cells(), "instances": public.instances, "cpus": public.cpus}
+
+
+class RunTimesFilter:
+    """The conditions of one list of run times, from the query of its address."""
+
+    def __init__(self, query: Query) -> None:
+        self.account, self.job = query.take("account"), query.take("job")
+        self.limit = query.take_limit()
+        self.after = _read_name(query, query.take_cursor())
+        query.end()
+
+
+def _read_name(query: Query, cursor: list[Any] | None) -> str:
+    match cursor:
+        case None:
+            return ""
+        case [str(name)]:
+            return name
+    query.refuse_cursor(cursor)
+    return ""
+
+
+def list_run_times(view: View, wanted: RunTimesFilter) -> Mapping[str, Any]:
+    """Return one page of the run times that match `wanted`, in the order of their ids. The view must not change
+    meanwhile.
+    """
+    names = (name for name in view.run_times if name > wanted.after)
+    found = nsmallest(wanted.limit + 1, (name for name in names if is_class_of(name, wanted.account, wanted.job)))
+    page = found[: wanted.limit]
+    following = make_cursor(page[-1]) if len(found) > len(page) else None
+    return make_page([write_run_times(view.run_times[name]) for name in page], following)
 
 
 MOST_EXAMINED: Final = 20_000

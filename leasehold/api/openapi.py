@@ -96,6 +96,35 @@ class ReservationRow(Reservation, frozen=True, kw_only=True):
     """A text that differs after each change: the parameter `after` of a wait for the next change."""
 
 
+class RunTimesRow(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the last released leases of a class of work ran, in seconds. Parts of the class that are missing in its
+    id are null, as are those that the work does not have.
+    """
+
+    version: int
+    marked_at: float
+    id: str
+    """The class, as a JSON list."""
+    seconds: tuple[float, ...]
+    """The last run times, the oldest first."""
+    ratios: tuple[float, ...]
+    """Run time / `expected_runtime` of those that had one."""
+    released_at: float
+    account: str | None
+    principal: str | None
+    job: str | None
+    system: str | None
+    size: str
+    instances: tuple[int, int] | None
+    """The least and the greatest number of instances."""
+    cpus: tuple[int, int] | None
+    """The least and the greatest number of cpus of all instances together."""
+    number: int
+    median: float | None
+    p80: float | None
+    p90: float | None
+
+
 class ExplanationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Why a reservation waits. `change` and the fields after it are missing if the last tick is the source."""
 
@@ -137,6 +166,7 @@ ANSWERS: Final = {
     "Reservation": ReservationRow,
     "Slot": SlotRow,
     "Account": Account,
+    "RunTimes": RunTimesRow,
     "Costs": CostReport,
     "Budget": BudgetReport,
     "Offer": Offer,
@@ -392,6 +422,17 @@ _READS: Final[list[tuple[str, str, str, Schema, list[Schema]]]] = [
     ("/slots/{slot}/hint", "await_hint", "Wait for a hint that a slot has changed.", _HINT, _WAIT[1:]),
     ("/accounts", "list_accounts", "The quota accounts by name.", _page(refer("Account")), []),
     ("/accounts/{account}", "get_account", "One quota account.", refer("Account"), []),
+    (
+        "/run-times",
+        "list_run_times",
+        "How long released leases ran, by classes of similar work.",
+        _page(refer("RunTimes")),
+        [
+            query("account", STRING, "only classes of work of this account"),
+            query("job", STRING, "only classes of this job"),
+            *_PAGING,
+        ],
+    ),
     (
         "/costs",
         "get_costs",

@@ -15,8 +15,10 @@ import leasehold
 from leasehold.api.asking import Asking
 from leasehold.api.lists import (
     ReservationFilter,
+    RunTimesFilter,
     SlotFilter,
     list_reservations,
+    list_run_times,
     list_slots,
     write_account,
     write_joined,
@@ -215,6 +217,14 @@ class Reading:
                 return respond(write_account(each))
         raise Unknown(describe_unknown("account", name))
 
+    async def run_times(self, request: Request) -> Response:
+        check_right(request, "query")
+        wanted = RunTimesFilter(Query(request))
+        await self._service.open_client(request)
+        await self._service.backend.feed.refresh()
+        self._service.check_view()
+        return respond(await run_in_threadpool(self._list_run_times, wanted))
+
     async def report(self, request: Request) -> Response:
         """Respond with the report of the last tick."""
         check_right(request, "query")
@@ -256,6 +266,10 @@ class Reading:
     def _list_slots(self, wanted: SlotFilter) -> Mapping[str, Any]:
         with self._service.backend.feed.view.reading() as view:
             return list_slots(view, wanted)
+
+    def _list_run_times(self, wanted: RunTimesFilter) -> Mapping[str, Any]:
+        with self._service.backend.feed.view.reading() as view:
+            return list_run_times(view, wanted)
 
     def _count_phases(self) -> dict[str, int]:
         with self._service.backend.feed.view.reading() as view:

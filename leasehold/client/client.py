@@ -173,6 +173,7 @@ class Client:
     slots = blocks(CoreClient.slots)
     slot = blocks(CoreClient.slot)
     accounts = blocks(CoreClient.accounts)
+    run_times = blocks(CoreClient.run_times)
     report = blocks(CoreClient.report)
     explain = blocks(CoreClient.explain)
     check_names = blocks(CoreClient.check_names)

@@ -13,9 +13,10 @@ from msgspec.structs import force_setattr
 
 from leasehold.client.display import Shown, join_words
 from leasehold.errors import Fault
-from scheduler.model import reservations
+from scheduler.model import reservations, run_times
 from scheduler.model.accounts import Levels, PublicAccount, find_account, level_of
 from scheduler.model.reservations import Lease, PublicRequest, PublicReservation, is_over, split_declined, usable_cores
+from scheduler.model.run_times import find_quantile, read_class
 from scheduler.model.slots import PublicSlot
 from scheduler.model.transitions import ENDED, Phase
 
@@ -83,6 +84,96 @@ class Account(Shown, PublicAccount, frozen=True, kw_only=True):
 
     def _line(self) -> str:
         return f"{self.id} level {self.level}, balance {' '.join(f'{each:g}' for each in self.balance)}"
+
+
+class RunTimes(Shown, run_times.RunTimes, frozen=True, kw_only=True):
+    """How long the last released leases of one class of work ran (`seconds`, the oldest first). A class is the work of
+    one account, principal, job, system and size, or has fewer of these parts: then it has more work, which is less
+    similar.
+    """
+
+    _cells_shown: ClassVar[str] = "account principal job system size number median p80 p90 released_at"
+
+    @property
+    def parts(self) -> int:
+        """How many parts the class has: 6 (with the two of its size), 4, 2 (account and principal), or 0: all work."""
+        return len(read_class(self.id))
+
+    @property
+    def account(self) -> str | None:
+        """The account of the work; None: it has none, or any (see `parts`)."""
+        return self._find_text(0)
+
+    @property
+    def principal(self) -> str | None:
+        """The principal that submitted the work; None: it was not signed, or any."""
+        return self._find_text(1)
+
+    @property
+    def job(self) -> str | None:
+        """The tag `job` of the work, else its tag `name`."""
+        return self._find_text(2)
+
+    @property
+    def system(self) -> str | None:
+        """The system of the work; None: it has none, or any."""
+        return self._find_text(3)
+
+    @property
+    def instances(self) -> tuple[int, int] | None:
+        """The least and the greatest number of instances of the work; None: any."""
+        return self._find_range(4)
+
+    @property
+    def cpus(self) -> tuple[int, int] | None:
+        """The least and the greatest number of cpus, rounded up, of the work; None: any."""
+        return self._find_range(5)
+
+    @property
+    def size(self) -> str:
+        """The size as text, for example "1 x, 4-7 cpus" for one instance; "": any."""
+        if self.instances is None or self.cpus is None:
+            return ""
+        return f"{_show_range(self.instances)} x, {_show_range(self.cpus)} cpus"
+
+    @property
+    def number(self) -> int:
+        """The number of run times that are known."""
+        return len(self.seconds)
+
+    @property
+    def median(self) -> float | None:
+        """The run time that half of the known ones do not exceed, in seconds."""
+        return self.quantile(0.5)
+
+    @property
+    def p80(self) -> float | None:
+        """The run time that 80 % of the known ones do not exceed, in seconds."""
+        return self.quantile(0.8)
+
+    @property
+    def p90(self) -> float | None:
+        """The run time that 90 % of the known ones do not exceed, in seconds."""
+        return self.quantile(0.9)
+
+    def quantile(self, share: float) -> float | None:
+        """Return the run time that this share (0 to 1) of the known run times does not exceed."""
+        return find_quantile(self.seconds, share)
+
+    def _find_text(self, place: int) -> str | None:
+        found = read_class(self.id)[place : place + 1]
+        return str(found[0]) if found and found[0] is not None else None
+
+    def _find_range(self, place: int) -> tuple[int, int] | None:
+        found = read_class(self.id)[place : place + 1]
+        return None if not found else ((1 << int(found[0] or 0)) >> 1, (1 << int(found[0] or 0)) - 1)
+
+    def _line(self) -> str:
+        return f"{self.id} {self.number} run times, median {self.median} s, 90 % {self.p90} s"
+
+
+def _show_range(ends: tuple[int, int]) -> str:
+    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}-{ends[1]}"
 
 
 class Wait(Shown, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ One implementation uses Redis and the broker, the other the HTTP API. Both belon
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from leasehold.client.models import Account, Explanation, LastWait, Reservation, Slot
+from leasehold.client.models import Account, Explanation, LastWait, Reservation, RunTimes, Slot
 from leasehold.errors import Fault
 
 if TYPE_CHECKING:
@@ -183,6 +183,11 @@ class Reader(Protocol):
 
     async def list_accounts(self) -> list[Account]:
         """Return the quota accounts, sorted by name, without deleted (forgotten) ones."""
+
+    async def list_run_times(self, account: str | None, job: str | None) -> list[RunTimes]:
+        """Return the run times of the classes of this account and job (None: any), sorted by id: the most similar
+        classes before those with more work.
+        """
 
     async def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick, or {} before the first tick."""

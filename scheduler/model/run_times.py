@@ -85,6 +85,19 @@ def _list_ids(
     return (*(name_class(parts[:count]) for count in (6, 4, 2)), ALL)
 
 
+def is_class_of(name: str, account: str | None = None, job: str | None = None) -> bool:
+    """Return whether the class with this id has work of this account only, and of this job only. None: of any."""
+    parts = read_class(name)
+    has_account = account is None or parts[:1] == [account]
+    return has_account and (job is None or parts[2:3] == [job])
+
+
+def find_quantile(seconds: Iterable[float], quantile: float) -> float | None:
+    """Return the run time that a share `quantile` of these run times does not exceed; None if there are none."""
+    known = sorted(seconds)
+    return known[max(0, ceil(quantile * len(known)) - 1)] if known else None
+
+
 def with_run_time(row: RunTimes, seconds: float, expected: float | None, released_at: float) -> RunTimes:
     """Return the row of a class after another lease of it was released. `expected`: its `expected_runtime`."""
     kept = KEPT_OF_ALL if row.id == ALL else KEPT

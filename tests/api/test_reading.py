@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from scheduler.model.accounts import Account
+from scheduler.model.run_times import RunTimes
 from scheduler.model.waits import Waits
 from tests.api.caller import Caller, Reply
 from tests.builders import a_lease, a_slot
@@ -144,6 +145,35 @@ def test_accounts_and_the_report_are_read(api: Caller, intake: FakeIntake) -> No
     assert (found["waiting"], found["position"], found["of"]) == ({"code": "booting", "detail": "soon"}, 1, 1)
 
 
+def test_run_times_are_read_in_pages_with_their_quantiles(api: Caller, intake: FakeIntake) -> None:
+    classes = ['["ci","ann","build","x",1,3]', '["ci","ann","build","x"]', '["ci","ann"]', '["lab",null]', "[]"]
+    intake.publish(*(RunTimes(id=name, version=1, seconds=(4.0, 2.0), released_at=9.0) for name in classes))
+    first = api.get("/run-times?limit=3")
+    assert ids(first) == classes[:3]
+    assert ids(api.get(f"/run-times?cursor={first.content['next']}")) == classes[3:]
+    assert ids(api.get("/run-times?account=ci&job=build")) == classes[:2]
+    assert first.content["items"][0] == {
+        "id": classes[0],
+        "version": 1,
+        "marked_at": 0.0,
+        "seconds": [4.0, 2.0],
+        "ratios": [],
+        "released_at": 9.0,
+        "account": "ci",
+        "principal": "ann",
+        "job": "build",
+        "system": "x",
+        "size": "1 x, 4-7 cpus",
+        "instances": [1, 1],
+        "cpus": [4, 7],
+        "number": 2,
+        "median": 2.0,
+        "p80": 4.0,
+        "p90": 4.0,
+    }
+    assert api.get("/run-times?acount=ci").status == 400
+
+
 def test_the_status_names_the_caller_and_the_connections(api: Caller, intake: FakeIntake) -> None:
     intake.publish(a_row("r1"), a_row("r2"))
     found = api.get("/status").content
@@ -171,7 +201,7 @@ def test_a_wait_for_many_ends_with_the_first_change(api: Caller, intake: FakeInt
 def test_a_lost_view_is_reported_and_comes_back(api: Caller, intake: FakeIntake, redis_client: redis.Redis) -> None:
     """It is neither an empty list nor an unknown id."""
     redis_client.flushall()
-    for path in ("/reservations", "/slots", "/reservations/r1", "/accounts"):
+    for path in ("/reservations", "/slots", "/reservations/r1", "/accounts", "/run-times"):
         reply = api.get(path)
         assert (reply.status, reply.content["type"]) == (503, "urn:problem-type:leasehold:unavailable"), path
         assert int(reply.headers["Retry-After"]) > 0

@@ -52,6 +52,7 @@ from leasehold import (
     RulesApplied,
     RulesInForce,
     RulesPreview,
+    RunTimes,
     Slot,
     Table,
     Unavailable,
@@ -121,6 +122,7 @@ def read_with(client: Client, change_row: Callable[[Reservation], None]) -> None
     assert_type(client.slots(pool="p", state=None), Table[Slot])
     assert_type(client.slot("s"), Slot | None)
     assert_type(client.accounts(), Table[Account])
+    assert_type(client.run_times(account="a", job=None), Table[RunTimes])
     assert_type(client.report(), dict[str, Any])
     assert_type(client.explain("r"), Explanation)
     assert_type(client.suggest("r", timeout=1), Explanation)
@@ -235,6 +237,7 @@ async def read_on_a_loop(client: AsyncClient) -> None:
     assert_type(await client.slots(pool="p", state=None), Table[Slot])
     assert_type(await client.slot("s"), Slot | None)
     assert_type(await client.accounts(), Table[Account])
+    assert_type(await client.run_times(account="a", job=None), Table[RunTimes])
     assert_type(await client.report(), dict[str, Any])
     assert_type(await client.explain("r"), Explanation)
     assert_type(await client.suggest("r", timeout=1), Explanation)

@@ -11,6 +11,7 @@ import redis
 
 from leasehold import Client, Ended, NotAnswered, Refused, Unavailable, Unknown
 from scheduler.model.accounts import Account
+from scheduler.model.run_times import RunTimes as StoredRunTimes
 from scheduler.model.transitions import SlotState
 from scheduler.model.waits import Reason, Waits
 from scheduler.operations.change_set import describe_row as describe_stored
@@ -99,6 +100,28 @@ def test_accounts_are_ordered_by_name_without_forgotten_accounts(intake: FakeInt
     assert [account.id for account in found] == ["ci", "lab"]
     assert (found[0].charge_rate[0], found[0].charged_at, found[0].description) == (2.0, 5.0, "nightly")
     assert (found[1].balance[1], found[1].level, found[1].per_label_task_limits) == (2.5, 1, {"image": 2})
+
+
+def test_run_times_are_listed_by_class_and_can_be_narrowed(intake: FakeIntake, client: Client) -> None:
+    classes = ['["ci","ann","build","x",1,3]', '["ci","ann","build","x"]', '["ci","ann"]', '["lab",null]', "[]"]
+    intake.publish(*(StoredRunTimes(id=name, version=1, seconds=(9.0, 1.0, 5.0, 2.0, 3.0)) for name in classes))
+    found = client.run_times()
+    assert [each.id for each in found] == classes
+    assert (found[0].account, found[0].principal, found[0].job, found[0].system) == ("ci", "ann", "build", "x")
+    assert (found[0].instances, found[0].cpus, found[0].size) == ((1, 1), (4, 7), "1 x, 4-7 cpus")
+    assert (found[0].number, found[0].median, found[0].p80, found[0].p90) == (5, 3.0, 5.0, 9.0)
+    assert (found[3].account, found[3].principal, found[3].job, found[3].size, found[3].parts) == (
+        *("lab", None, None, "", 2),
+    )
+    assert [each.id for each in client.run_times(account="ci")] == classes[:3]
+    assert [each.id for each in client.run_times(account="ci", job="build")] == classes[:2]
+    assert client.run_times(job="other") == client.run_times(account="none") == ()
+
+
+def test_a_class_without_run_times_has_no_quantiles(intake: FakeIntake, client: Client) -> None:
+    intake.publish(StoredRunTimes(id="[]", version=1))
+    (found,) = client.run_times()
+    assert (found.number, found.median, found.p90) == (0, None, None)
 
 
 def test_the_list_is_in_order_of_submission_and_can_be_narrowed(intake: FakeIntake, client: Client) -> None:

@@ -29,6 +29,7 @@ from leasehold.client.models import (
     Explanation,
     LastWait,
     Reservation,
+    RunTimes,
     Slot,
     list_phases,
     read_answer,
@@ -264,6 +265,12 @@ class CoreClient(Commands, RuleRequests):
     async def accounts(self) -> Table[Account]:
         """Return the quota accounts of the view, sorted by name. Their balances are those of the last charge."""
         return Table(await self._reader.list_accounts())
+
+    async def run_times(self, *, account: str | None = None, job: str | None = None) -> Table[RunTimes]:
+        """Return how long released leases ran, by classes of similar work. `account`, `job`: only classes whose work
+        has this account or this job (tag `job`, else `name`); None: any.
+        """
+        return Table(await self._reader.list_run_times(account, job))
 
     async def report(self) -> dict[str, Any]:
         """Return the report of the last tick: its term and time, and the reservations that wait with their reasons."""

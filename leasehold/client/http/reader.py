@@ -12,6 +12,7 @@ from leasehold.client.models import (
     Explanation,
     LastWait,
     Reservation,
+    RunTimes,
     Slot,
     Wait,
     find_waits,
@@ -74,6 +75,11 @@ class HttpReader(Reader):
     @override
     async def list_accounts(self) -> list[Account]:
         return [_convert(row, Account) async for row in self._pages("/accounts", {})]
+
+    @override
+    async def list_run_times(self, account: str | None, job: str | None) -> list[RunTimes]:
+        query = {name: value for name, value in (("account", account), ("job", job)) if value is not None}
+        return [_convert(row, RunTimes) async for row in self._pages("/run-times", query)]
 
     @override
     async def read_report(self) -> dict[str, Any]:

@@ -13,11 +13,12 @@ import msgspec
 import redis
 from typing_extensions import override
 
-from leasehold.client.models import Account, Explanation, LastWait, Reservation, Slot, find_waits
+from leasehold.client.models import Account, Explanation, LastWait, Reservation, RunTimes, Slot, find_waits
 from leasehold.client.ports import Joined, Reader
 from leasehold.client.redis.connection import explain_redis
 from leasehold.client.redis.lines import Commands, Line
 from leasehold.errors import Unavailable, Unknown
+from scheduler.model.run_times import is_class_of
 from scheduler.model.slots import PublicSlot, has_machine_of
 from scheduler.protocol.faults import describe_unknown
 from scheduler.protocol.masking import show_url
@@ -25,7 +26,7 @@ from scheduler.protocol.names import RedisNames
 from scheduler.protocol.report import KnownReport, Steps, list_report_steps
 
 ROWS_A_CALL: Final = 1000
-Row = TypeVar("Row", Reservation, Slot, Account)
+Row = TypeVar("Row", Reservation, Slot, Account, RunTimes)
 _RUN_ID: Final = re.compile(rb"\brun_id:(\w+)")
 _NO_SLOTS: Final[Mapping[str, Slot | None]] = MappingProxyType({})
 
@@ -103,6 +104,12 @@ class ViewReader(Reader):
     @override
     async def list_accounts(self) -> list[Account]:
         found = {row.id: row async for row in self._scan_rows("accounts", Account) if not row.forgotten}
+        return [found[name] for name in sorted(found)]
+
+    @override
+    async def list_run_times(self, account: str | None, job: str | None) -> list[RunTimes]:
+        rows = self._scan_rows("run_times", RunTimes)
+        found = {row.id: row async for row in rows if is_class_of(row.id, account, job)}
         return [found[name] for name in sorted(found)]
 
     @override
