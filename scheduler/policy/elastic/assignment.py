@@ -208,8 +208,10 @@ class Assignment:
         slots = {lease.slot for each in reservations for lease in each.leases if lease.state == "revoking"}
         slot_infos = (self._slot_infos[name] for name in slots if name in self._slot_infos)
         for slot_info in sorted(filter(self._slot_index.has, slot_infos), key=attrgetter("order")):
-            now, later = (measure(slot_info.leases.values(), moment) for moment in ("now", "later"))
-            amounts = subtract(now.amounts, later.amounts)
+            whole, leases = slot_info.capacity or {}, slot_info.leases.values()
+            now, later, used = (measure(leases, moment) for moment in ("now", "later", "always"))
+            # Leases may exceed their slot, so what they use is not what becomes free.
+            amounts = subtract(subtract(whole, later.amounts), subtract(whole, used.amounts))
             self._leaving[slot_info] = Usage(max(0, now.count - later.count), dict(amounts))
 
     def expect(self, elastic_instance: ElasticInstance) -> bool:
@@ -283,7 +285,7 @@ class Assignment:
             self.use, self.stamp = entry.use, entry.stamp
 
     def lift_overfull(self) -> None:
-        """Lift all elastic instances off each slot whose leases exceed its capacity.
+        """Lift all elastic instances off each slot whose leases exceed its capacity, without those that are revoking.
 
         Instances that still fit are put back when the cascade serves their groups in rank order.
         """
@@ -293,11 +295,16 @@ class Assignment:
                 continue
             if not (_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted)):
                 continue
+            # The revoking leases end without a further decision, so they do not count for the instances that return.
+            # What other instances get here waits for their end: a lease is revoked on this slot (`ElasticDecisions`).
+            self._leaving.pop(slot_info, None)
+            leases = slot_info.leases
+            slot_info.overlap = len(leases) - measure(leases.values(), "later").count
             slot_info.lifted += len(lifted)
             if slot_info.capacity is not None:  # `free` is never below 0, so it is worked out again without them
                 keys = {(each.holder.id, each.instance.name) for each in lifted}
-                kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
-                slot_info.free = subtract(slot_info.capacity, measure(kept).amounts)
+                kept = [lease for key, lease in leases.items() if key not in keys]
+                slot_info.free = subtract(slot_info.capacity, measure(kept, "later").amounts)
             self._note_return(slot_info)
             for each in lifted:
                 self.use -= weigh_use(slot_info, each.amounts_on(slot_info), self._totals)
@@ -366,8 +373,10 @@ def _may_exceed(slot_info: SlotInfo) -> bool:
 
 
 def _is_overfull(slot_info: SlotInfo) -> bool:
+    """Return whether the leases on a slot exceed it once its revoking leases have ended."""
     load, limit = slot_info.load, slot_info.pool.lease_limit
     if load <= limit and all(amount > 0 for amount in (slot_info.free or {}).values()):
         return False  # speed: most slots have something left of each resource
-    usage = Usage(load, measure(slot_info.leases.values()).amounts)
-    return is_overfull(usage, limit, slot_info.capacity)
+    later = measure(slot_info.leases.values(), "later")
+    later.count += slot_info.given - slot_info.lifted
+    return is_overfull(later, limit, slot_info.capacity)

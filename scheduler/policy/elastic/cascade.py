@@ -102,17 +102,23 @@ class Cascade:
         """
         return (elastic_instance for group in self.groups for elastic_instance in group.elastic_instances)
 
-    def serve_leased(self, reservations: Sequence[Reservation]) -> None:
-        """Grant or reclaim elastic instances of the reservations that were leased before this cycle. Call it first."""
+    def serve_leased(self, reservations: Sequence[Reservation], claimants: Sequence[Reservation]) -> None:
+        """Grant or reclaim elastic instances of the reservations that were leased before this cycle. Call it first.
+
+        `claimants`: reservations that claimed slots before this cycle, if the setting `elastic` allows reclaims. Their
+        elastic instances are served at their ranks, too.
+        """
         for each in reservations:
             leases = [lease for lease in each.leases if (each.id, lease.component) not in self._cycle.vacated]
             demand = self._cycle.demand_of(each)
             self.groups += list_groups(self._cycle, each, demand, self._ranks[each.id], leases)
+        for each in claimants:
+            self.groups += list_groups(self._cycle, each, self._cycle.demand_of(each), self._ranks[each.id], ())
         self.groups.sort(key=_rank)
         if self.takes_back:
             self._assignment.enter(self.groups)
-            self._assignment.lift_overfull()
             self._assignment.note_leaving(reservations)
+            self._assignment.lift_overfull()
             self._displaced = {group: None for group in self.groups if group.lifted}
             self._serve(_FIRST)
         else:

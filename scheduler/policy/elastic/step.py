@@ -278,19 +278,28 @@ class ElasticStep:
                 if reservation.phase == "leased":
                     known.append(reservation)
         linked = link_pools(queue_of_all.different) if members else {}
+        claimants = self._list_claimants(waiters)
+        placed = {each.reservation for each in self._cycle.decisions if isinstance(each, Assign)}
         for queue, served in members.items():
             settings = self._cycle.rules.settings_of_queue(queue)
-            self._cascades[queue] = Cascade(self._cycle, settings, ranks, linked, self._limits)
-            self._cascades[queue].serve_leased(served)
-        placed = {each.reservation for each in self._cycle.decisions if isinstance(each, Assign)}
+            cascade = self._cascades[queue] = Cascade(self._cycle, settings, ranks, linked, self._limits)
+            claiming = claimants.get(queue, ()) if cascade.takes_back else ()
+            cascade.serve_leased(served, claiming)
+            self._claiming.update(each.id for each in claiming if each.id not in placed)
+            placed.difference_update(each.id for each in claiming)
         for reservation, demand in waiters if placed else ():
             if reservation.id in placed:
                 self.serve(reservation, demand, [])
+
+    def _list_claimants(self, waiters: Queue) -> dict[str, list[Reservation]]:
+        """Return the reservations with claims and elastic components by queue, also those that got their slots in this
+        cycle.
+        """
+        found: dict[str, list[Reservation]] = {}
         for reservation, demand in waiters if self._cycle.list_claimants() else ():
-            cascade = self._cascades.get(demand.queue)
-            if cascade and cascade.takes_back and is_claimant(reservation) and reservation.id not in placed:
-                cascade.follow(reservation, demand, [])
-                self._claiming.add(reservation.id)
+            if demand.elastic and is_claimant(reservation):
+                found.setdefault(demand.queue, []).append(reservation)
+        return found
 
     def serve(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
