@@ -130,22 +130,20 @@ def the_plan_is_pure(seen: Seen) -> None:
     assert seen.replan(shuffled, seen.now) == seen.plan
 
 
-MOVES = (Assign, Claim, Grant, Revoke, Cores)
-"""The decisions about leases that follow if an elastic instance gets capacity that a reservation kept."""
-
-
 def nothing_is_due_before_it_wakes(seen: Seen) -> None:
     """`wake_at` is the earliest instant at which there is work, if nothing else happens.
 
-    There are two exceptions, because nothing is locked for a reservation while it waits (Arvados). (1) After a launch,
+    There are four exceptions, because nothing is locked for a reservation while it waits (Arvados). (1) After a launch,
     the next tick may set pending reservations against other machines. A reservation without a launch may take a machine
     that was launched for a later one, which then needs another. A gang that kept an idle slot may take two new ones
-    instead, which frees that slot, or ends a machine in flight at the maximum (`at_quota`). (2) The next tick serves
-    the elastic instances of new holders before a reservation that waits with `booting`, see `_has_late_grants`.
+    instead, which frees that slot, or ends a machine in flight at the maximum (`at_quota`). The same may follow after a
+    revoke with a grace: what it frees counts for machines only in its own tick. (2) The next tick serves the elastic
+    instances of new holders before a reservation that waits, see `_follows_late_grants`. (3) It may also find a claim
+    worth its room that was not before, see `_follows_late_use`. (4) It may grant elsewhere what was to wait for a
+    grace, see `_follows_grace`.
     """
-    end = seen.plan.wake_at
-    launched = any(isinstance(each, Launch) for each in seen.plan.decisions)
-    grants_late = _has_late_grants(seen)
+    end, decisions = seen.plan.wake_at, seen.plan.decisions
+    launched = any(isinstance(each, Launch) or (isinstance(each, Revoke) and each.revoke_by) for each in decisions)
     assert end is None or end >= seen.now
     times = [seen.now, seen.now + 1e-6, seen.now + 1, seen.now + 7, seen.now + 500]
     if end is not None:
@@ -153,20 +151,64 @@ def nothing_is_due_before_it_wakes(seen: Seen) -> None:
     for at in times:
         if seen.now <= at and (end is None or at < end):
             found = seen.replan(seen.after, at).decisions
-            due = [each for each in found if not ((launched or grants_late) and _may_follow(each))]
-            assert (at, [each for each in due if not (grants_late and isinstance(each, MOVES))]) == (at, [])
+            due = [each for each in found if not (launched and _may_follow(each))]
+            if due and (_follows_late_grants(seen, due) or _follows_late_use(seen, due) or _follows_grace(seen, due)):
+                due = []
+            assert (at, due) == (at, [])
 
 
-def _has_late_grants(seen: Seen) -> bool:
-    """Return whether the next tick may grant to new holders what reservations that wait for slots in flight keep now.
+def _list_stretching(seen: Seen) -> set[str]:
+    """Return the ids of the reservations with elastic components that are leased in this tick."""
+    requests = {row.id: row.request for row in seen.before if isinstance(row, Reservation)}
+    assigned = (each.reservation for each in seen.plan.decisions if isinstance(each, Assign))
+    return {name for name in assigned if list_instances(requests[name], "elastic")}
+
+
+def _follows_late_grants(seen: Seen, due: list[Decision]) -> bool:
+    """Return whether these decisions follow if new holders get what reservations that wait keep in this tick.
 
     Rule (elastic.md): "Leased reservations are served first". One that is leased in this tick is served at its rank,
-    behind the room that earlier reservations keep. If these lose it in the next tick, others may get what is left.
+    behind the room that others keep for machines in flight (`booting`) or beside their claims. So the next tick begins
+    with grants to new holders alone. If reservations lose the room that they keep, others may be leased in what is
+    left, and machines be launched. No lease is revoked.
     """
-    requests = {row.id: row.request for row in seen.before if isinstance(row, Reservation)}
-    new_holders = (each.reservation for each in seen.plan.decisions if isinstance(each, Assign))
-    is_stretching = any(list_instances(requests[name], "elastic") for name in new_holders)
-    return is_stretching and any(each.code == "booting" for each in seen.plan.waiting)
+    claims = {row.id for row in seen.after if isinstance(row, Reservation) and row.phase == "pending" and row.leases}
+    if not any(each.code == "booting" or each.reservation in claims for each in seen.plan.waiting):
+        return False
+    new = _list_stretching(seen)
+    late = {each.reservation for each in due if isinstance(each, Grant) and each.reservation in new}
+    served = late | {each.reservation for each in due if isinstance(each, Assign)}
+    others = (each for each in due if not (isinstance(each, Grant) and each.reservation in served))
+    return bool(late) and all(isinstance(each, Assign | Cores) or _may_follow(each) for each in others)
+
+
+def _follows_late_use(seen: Seen, due: list[Decision]) -> bool:
+    """Return whether these decisions lease reservations that waited in this tick, or claim slots for them, under
+    `flexible`.
+
+    Rule (elastic.md): "it is leased if they fit in this way and the use of the pools grows by it". A reservation is
+    tried once in a tick. One that is leased after it may raise the use by its elastic instances. And instances that are
+    granted in a tick give the uses of their machine (`max_uses`) back to a trial in the same tick, but not later.
+    """
+    counts_uses = any(pool.max_uses for pool in seen.rules.pools.values())
+    granted = counts_uses and any(isinstance(each, Grant) for each in seen.plan.decisions)
+    if seen.rules.scheduler.elastic != "flexible" or not (granted or _list_stretching(seen)):
+        return False
+    served = {each.reservation for each in due if isinstance(each, Assign | Claim)}
+    waited = {each.reservation for each in seen.plan.waiting}
+    made = {each.room_for for each in due if isinstance(each, Revoke) and each.room_for}
+    moves = (Assign, Claim, Revoke, Grant, Cores)
+    return bool(made) and made <= served <= waited and all(isinstance(each, moves) or _may_follow(each) for each in due)
+
+
+def _follows_grace(seen: Seen, due: list[Decision]) -> bool:
+    """Return whether these decisions only grant, after leases were revoked with a grace.
+
+    Rule (elastic.md): an instance is granted "on the slot that the rules of placement choose". If that slot has to be
+    given back first, the grant waits, and the next tick may choose another slot.
+    """
+    revoked = any(isinstance(each, Revoke) and each.revoke_by for each in seen.plan.decisions)
+    return revoked and all(isinstance(each, Grant | Cores) for each in due)
 
 
 def _may_follow(decision: Decision) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Placement, Revoke
 from scheduler.model.reservations import Reservation, is_claimant
 from scheduler.model.resources import Resources
-from scheduler.policy.capacity.fits import Occupancy, is_overfull
+from scheduler.policy.capacity.fits import Occupancy, Usage, is_overfull
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -50,9 +50,13 @@ class _SlotUsage:
         if not is_over:
             self.add("revoking", amounts)
 
-    def fits(self) -> bool:
-        """Return whether all recorded leases fit on the slot together."""
-        return not is_overfull(self._occupancy.sum(), self._slot_info.pool.lease_limit, self._slot_info.capacity)
+    def fits(self, lease: Resources) -> bool:
+        """Return whether a recorded lease with these amounts fits beside the others. A resource of which it uses
+        nothing does not count: a host that registered with less may lack it.
+        """
+        used, pool = self._occupancy.sum(), self._slot_info.pool
+        amounts = {name: used.amounts[name] for name, amount in lease.items() if amount > 0}
+        return not is_overfull(Usage(used.count, amounts), pool.lease_limit, self._slot_info.capacity)
 
 
 class ElasticDecisions:
@@ -139,7 +143,7 @@ class ElasticDecisions:
         mine = [(self._usages[each.slot], each) for each in assign.leases if each.slot in self._usages]
         for usage, each in mine:
             usage.add("held", each.resources)
-        if all(usage.fits() for usage, _ in mine):
+        if all(usage.fits(each.resources) for usage, each in mine):
             yield assign
             return
         is_over = self._find_revoke_by(assign.reservation) is None
@@ -147,7 +151,7 @@ class ElasticDecisions:
             usage.add("held", each.resources, -1)
             usage.add("claimed", each.resources)
         for usage, each in mine:
-            while not usage.fits() and self._revoked[each.slot]:
+            while not usage.fits(each.resources) and self._revoked[each.slot]:
                 elastic_instance = self._revoked[each.slot].pop(0)
                 usage.revoke(elastic_instance, is_over=is_over)
                 yield self._revoke(elastic_instance, assign.reservation)
@@ -159,7 +163,7 @@ class ElasticDecisions:
         for usage, each in claimed:
             usage.add("claimed", each.resources, -1)
             usage.add("held", each.resources)
-        if all(usage.fits() for usage, _ in claimed):
+        if all(usage.fits(each.resources) for usage, each in claimed):
             return True
         for usage, each in claimed:
             usage.add("held", each.resources, -1)
@@ -206,7 +210,7 @@ class ElasticDecisions:
             )
             if usage is not None:
                 usage.add("held", amounts)
-                if not usage.fits():
+                if not usage.fits(amounts):
                     usage.add("held", amounts, -1)
                     continue
             slot_info.wanted = True

@@ -188,6 +188,61 @@ def test_a_new_holder_gets_the_room_that_a_gang_keeps_in_the_next_tick(elastic: 
     assert sorted(second) == ["assign last hosts-1", "gang waits at_max_slots", "grant holder more linux-1 room"]
 
 
+def test_a_reservation_that_is_leased_later_may_make_an_earlier_one_worth_its_room() -> None:
+    """Under `flexible` the gang would use 3 units in place of the 3 of `first`, so it is passed over. The instance of
+    `last` fits beside the gang, but not beside that of `first`: with `last` leased, the gang raises the use.
+    """
+    wishes: list[Document] = [
+        {"id": "first", "system": "x", "components": [component("w", 1, 2), component("more", 1, 3, "elastic")]},
+        {"id": "gang", "system": "x", "components": [component("w", 3, 1)]},
+        {"id": "last", "system": "x", "components": [component("w", 1, 0), component("more", 1, 2, "elastic")]},
+    ]
+    hosts = {"system": "x", "provider": "static", "offline_timeout": 1000, "lease_ttl": 0, "max_leases_per_slot": 3}
+    document: Document = {
+        "config": {"scheduler": {"elastic": "flexible", "preemption_grace": 30}, "pools": {"hosts": hosts}},
+        "slots": [
+            {"id": "hosts-1", "pool": "hosts", "resources": {"units": 3}},
+            {"id": "hosts-2", "pool": "hosts", "resources": {"units": 4}},
+        ],
+        "timeline": [submitted(0, *wishes), *ticks(0, 0, 1)],
+    }
+    watch(document, nothing_is_due_before_it_wakes)
+    first, second, third = play_out(document).ticks
+    assert first == [
+        *("assign first hosts-1", "assign last hosts-1", "grant first more hosts-2 room"),
+        "gang waits gang_incomplete",
+    ]
+    assert second == ["revoke first more hosts-2 reclaimed", "gang waits no_capacity"]
+    assert third == ["gang waits no_capacity"]
+
+
+def test_an_instance_that_was_granted_gives_its_use_back_in_its_own_tick_only() -> None:
+    """Under `flexible` the gang would take both places of hosts-2 in the first tick, which raises the use by nothing.
+    In the second one hosts-2 has one use left, so the gang takes hosts-1, too, whose cpu nothing uses.
+    """
+    parts = [component("w", 1, 0), component("x", 1, 0, "elastic"), component("y", 2, 0, "elastic")]
+    wishes: list[Document] = [
+        {"id": "first", "system": "x", "components": parts},
+        {"id": "gang", "system": "x", "components": [component("w", 2, 1)]},
+    ]
+    pool = {"system": "x", "provider": "static", "offline_timeout": 1000, "lease_ttl": 0, "max_leases_per_slot": 2}
+    document: Document = {
+        "config": {
+            "scheduler": {"elastic": "flexible", "preemption_grace": 30},
+            "pools": {"hosts": {**pool, "max_uses": 3}},
+        },
+        "slots": [{"id": "hosts-1", "pool": "hosts", "resources": {"units": 1}}, {"id": "hosts-2", "pool": "hosts"}],
+        "timeline": [submitted(0, *wishes), *ticks(0, 0)],
+    }
+    watch(document, nothing_is_due_before_it_wakes)
+    first, second = play_out(document).ticks
+    assert first[0] == "assign first hosts-1"
+    assert first[-1] == "gang waits no_capacity"
+    assert second == [
+        *("revoke first y.1 hosts-2 reclaimed", "revoke first x hosts-1 reclaimed", "gang waits no_capacity"),
+    ]
+
+
 PART = st.builds(
     lambda count, units, gpus: {"kind": "elastic", "count": count, "resources": {"units": units, "gpus": gpus}},
     st.integers(1, 4),
