@@ -171,6 +171,7 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("without balance", free),
         ("max_fanout", f"{found['max_fanout']} alike" if found["max_fanout"] else ""),
         ("limits by label", limits),
+        ("at max_runtime", "leases end" if found["enforce_max_runtime"] else ""),
         ("running, by level", running or "none"),
         ("waiting", str(found["waiting"])),
     ]
@@ -224,6 +225,10 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
             help="Whether reservations run at the free level if the account has no balance, or wait.",
         ),
     ] = None,
+    enforce_max_runtime: Annotated[
+        bool | None,
+        typer.Option(help="Whether leases end at the max_runtime of their reservation."),
+    ] = None,
     description: Annotated[str | None, typer.Option(help="Description of the account.")] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
@@ -239,6 +244,7 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
         "max_fanout": max_fanout,
         "per_label_task_limits": parse_amounts("--limit", limit) if limit else None,
         "disable_free_tasks": None if free_tasks is None else not free_tasks,
+        "enforce_max_runtime": enforce_max_runtime,
         "description": description,
     }
     given: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}

@@ -115,7 +115,7 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
         str | None, typer.Option(help="How long it will probably run once it is leased, like 90 (seconds) or 15m.")
     ] = None,
     max_runtime: Annotated[
-        str | None, typer.Option(help="How long it runs at most once it is leased, like 90 (seconds) or 15m.")
+        str | None, typer.Option(help="How long it runs at most once it is leased; an account may enforce it.")
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Restart the reservation if it fails.")] = False,
     file: Annotated[

@@ -71,7 +71,8 @@ Fields of a reservation, in --file and in Client.reserve:
   runtime           how long it works, for simulations
   expected_runtime  how long it will probably run once it is leased, in
                     seconds or like "15m"; for information
-  max_runtime       how long it runs at most; for information
+  max_runtime       how long it runs at most; for information, unless its
+                    account has enforce_max_runtime: then its lease ends
   restart_policy    "never" (default) or "on_failure"
   on_interruption   "requeue" (default) or "fail", when its machine is
                     interrupted

@@ -40,6 +40,8 @@ class PublicAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     balance.
     """
     description: str = ""
+    enforce_max_runtime: bool = False
+    """Whether the leases of the account's reservations end at the `max_runtime` of their requests."""
     balance: Levels = NOTHING
     """Balance of the account at the time `charged_at`, for each paid level."""
     charged_at: float = 0.0

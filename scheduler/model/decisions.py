@@ -24,10 +24,13 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Expire(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="expire", tag_field="do"):
-    """Decision to end a reservation because its ttl is over. Its leases end in the same tick."""
+    """Decision to end a reservation because its ttl is over (`ttl`) or its leases have lasted for its `max_runtime`
+    (`limit`). `revoke_by`: time until which the holder may keep the leases; None: the leases end in the same tick.
+    """
 
     reservation: str
-    reason: str = "ttl"
+    reason: Literal["ttl", "limit"] = "ttl"
+    revoke_by: float | None = None
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="fail", tag_field="do"):

@@ -132,7 +132,9 @@ class PublicRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_runtime: float | None = None
     """How long the work will probably take from the assignment on, in seconds; None: not known."""
     max_runtime: float | None = None
-    """How long the work takes at most from the assignment on, in seconds; None: not known."""
+    """How long the work takes at most from the assignment on, in seconds; None: not known. If its account has
+    `enforce_max_runtime`, its leases end then.
+    """
     tags: dict[str, str] = {}
 
 
@@ -317,6 +319,21 @@ def cost_until(lease: Lease, now: float) -> Levels:
     if lease.charged_at is None or now <= lease.charged_at:
         return lease.cost
     return add(lease.cost, at_level(lease.level, lease.weight * (now - lease.charged_at)))
+
+
+LIMIT: Final = "limit"
+"""Why a reservation has ended or has to give its leases back: the leases have lasted for its `max_runtime`."""
+
+
+def find_limit(reservation: PublicReservation) -> float | None:
+    """Return when the leases of a reservation have lasted for its `max_runtime`; None: never, or it is not leased."""
+    most, since = reservation.request.max_runtime, reservation.leased_at
+    return None if most is None or since is None or reservation.phase != "leased" else since + most
+
+
+def is_at_limit(reservation: PublicReservation) -> bool:
+    """Return whether a reservation has reached its limit and is in its grace period. It does not run again."""
+    return reservation.phase == "revoking" and reservation.revoke_reason == LIMIT
 
 
 def is_over(reservation: PublicReservation) -> bool:

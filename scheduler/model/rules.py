@@ -54,7 +54,7 @@ class SchedulerKeys(Document):
     preemption: bool = True
     """Whether a better reservation may preempt a running one, in queues and elastic settings with preemption."""
     preemption_grace: Seconds = 30.0
-    """Time that the holder of a preempted lease has to stop; 0 = the lease ends at once."""
+    """Time that the holder of a preempted lease, or of one at its limit, has to stop; 0 = the lease ends at once."""
     min_run_time: Seconds = 0.0
     """Time for which a new lease is not preempted."""
     interruption_grace: Seconds | None = None
@@ -105,6 +105,8 @@ class AccountKeys(Document):
     """Whether the account's reservations wait, instead of running at the free level, while it has no balance."""
     description: Text = ""
     """Description of the account for people."""
+    enforce_max_runtime: bool = False
+    """Whether leases of the account's reservations end at the `max_runtime` of the reservation, in each queue."""
 
 
 class AccountRules(AccountKeys):
@@ -292,6 +294,8 @@ class Terms(NamedTuple):
     ttl: float | None
     pool: str | None
     system: str | None
+    limit: float | None = None
+    """The `max_runtime` of the request if its account enforces it; else None."""
 
 
 def expiry_of_pending(request: Request | Terms, rules: Rules, now: float) -> float | None:
@@ -318,12 +322,17 @@ def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float
     return now + ttl if ttl else None
 
 
-def list_deadlines_of_lease(terms: Terms, rules: Rules, now: float) -> tuple[float | None, float | None]:
-    """Return two times for a lease that begins at `now`: when it expires (None: never), and by when its holder has to
-    confirm it (None: no limit). `terms`: the fields of its request that decide this.
+def list_deadlines_of_lease(terms: Terms, rules: Rules, now: float) -> tuple[float | None, ...]:
+    """Return three times for a lease that begins at `now`: when it expires (None: never), by when its holder has to
+    confirm it (None: no limit), and when it reaches its `max_runtime` (None: never). `terms`: the fields of its request
+    that decide this.
     """
     confirm_timeout = rules.settings_of(terms.pool, terms.system).confirm_timeout
-    return expiry_of_lease(terms, rules, now), now + confirm_timeout if confirm_timeout else None
+    return (
+        expiry_of_lease(terms, rules, now),
+        now + confirm_timeout if confirm_timeout else None,
+        None if terms.limit is None else now + terms.limit,
+    )
 
 
 def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> float | None:

@@ -90,13 +90,13 @@ RESERVATION_MOVES: Final[Edges] = {
         "operator": "released, or it runs no more (`absent`, `idle`)",
     },
     ("leased", "cancelled"): {"holder": "cancelled", "operator": "cancelled"},
-    ("leased", "expired"): {"tick": "its ttl is over"},
+    ("leased", "expired"): {"tick": "its ttl is over, or it is at its limit and has no grace period"},
     ("leased", "failed"): {
         "tick": "an essential component lost its slot, or died",
         "holder": "reported as failed",
         "operator": "reported as failed",
     },
-    ("leased", "revoking"): {"tick": "preempted, interrupted or reclaimed; its holder has a deadline"},
+    ("leased", "revoking"): {"tick": "preempted, interrupted, reclaimed or at its limit; its holder has a deadline"},
     ("leased", "pending"): {
         "tick": "taken back without a grace period, or never confirmed",
         "holder": "declined, suspended or contradicted",
@@ -109,7 +109,11 @@ RESERVATION_MOVES: Final[Edges] = {
     },
     ("revoking", "released"): {"holder": "its holder is done", "operator": "released"},
     ("revoking", "cancelled"): {"holder": "cancelled", "operator": "cancelled"},
-    ("revoking", "expired"): {"tick": "its ttl is over"},
+    ("revoking", "expired"): {
+        "tick": "its ttl is over, or its grace period at its limit",
+        "holder": "surrendered, suspended, failed or contradicted at its limit",
+        "operator": "surrendered, suspended, failed or contradicted at its limit",
+    },
     ("revoking", "failed"): {
         "tick": "it may not be requeued, or an essential component died",
         "holder": "reported as failed",

@@ -6,8 +6,10 @@ counts. Derived tables, such as the leases on each slot, are updated with every 
 whole view.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -15,7 +17,17 @@ import msgspec
 from scheduler.model.accounts import Account, find_account
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.pending_queue import PendingQueue
-from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
+from scheduler.model.reservations import (
+    Lease,
+    Request,
+    Reservation,
+    Shape,
+    find_limit,
+    is_over,
+    is_special,
+    make_shape,
+    shape_key,
+)
 from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot, slot_order, without_user_data
 from scheduler.model.transitions import ENDED, PHASES, Phase
@@ -69,31 +81,41 @@ class OrderedSlots:
 
 
 class ExpiryQueue:
-    """The reservations with an `expires_at`, in a heap, so that no tick examines those whose time has not come.
+    """Reservations by a time at which they end, in a heap, so that no tick examines those whose time has not come.
 
     A renewed reservation leaves a stale entry behind, which is dropped when it reaches the top of the heap.
     """
 
-    def __init__(self, most_stale: int = MOST_STALE) -> None:
-        self._most_stale = most_stale
+    def __init__(
+        self,
+        most_stale: int = MOST_STALE,
+        find_end: Callable[[Reservation], float | None] = attrgetter("expires_at"),
+    ) -> None:
+        """`find_end`: returns the time; None: the reservation is not added (default: its `expires_at`)."""
+        self._most_stale, self._find_end = most_stale, find_end
         self._rows: dict[str, Reservation] = {}
         self._heap: list[tuple[float, str]] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
     def add(self, reservation: Reservation) -> None:
-        if reservation.expires_at is not None:
+        end = self._find_end(reservation)
+        if end is not None:
             self._rows[reservation.id] = reservation
-            heappush(self._heap, (reservation.expires_at, reservation.id))
+            heappush(self._heap, (end, reservation.id))
 
     def remove(self, reservation: Reservation) -> None:
         """Remove a reservation: it has left the view or has a new row."""
         self._rows.pop(reservation.id, None)
         if len(self._heap) > 2 * len(self._rows) + self._most_stale:
-            self._heap = [(row.expires_at, name) for name, row in self._rows.items() if row.expires_at is not None]
+            ends = [(self._find_end(row), name) for name, row in self._rows.items()]
+            self._heap = [(end, name) for end, name in ends if end is not None]
             heapify(self._heap)
 
     def find_due(self, now: float) -> tuple[list[Reservation], float | None]:
-        """Return two things: (1) the reservations with `expires_at` <= `now`; (2) the first `expires_at` after `now`
-        (None: there is none).
+        """Return two things: (1) the reservations whose time is `now` or earlier; (2) the first time after `now` (None:
+        there is none).
 
         The reservations found stay in the queue.
         """
@@ -109,7 +131,7 @@ class ExpiryQueue:
 
     def _is_stale(self, entry: tuple[float, str]) -> bool:
         row = self._rows.get(entry[1])
-        return row is None or row.expires_at != entry[0]
+        return row is None or self._find_end(row) != entry[0]
 
 
 # Remembers which rows written lately a view has applied. Rows with the same time of writing (`marked_at`) are one
@@ -266,8 +288,9 @@ class View:
     - special: reservations that are not placed by their shape alone, because they are on hold, declined slots, were
       interrupted or have a claim.
     - mortal: reservations that expire.
+    - limited: account name -> leased reservations with a `max_runtime`.
     - unconfirmed: leased reservations whose holders have not confirmed them.
-    - timed: reservations with a ttl of their own.
+    - timed: reservations with a ttl of their own or a `max_runtime`.
     - waiters: the pending reservations.
     - stretching: leased reservations with elastic components.
     - has_limits: whether any lease ever had a limit of cores.
@@ -284,6 +307,7 @@ class View:
         self.shapes: dict[str, Shape] = {}
         self.special: dict[str, Reservation] = {}
         self.mortal = ExpiryQueue()
+        self.limited: dict[str, ExpiryQueue] = {}
         self.unconfirmed: dict[str, Reservation] = {}
         self.timed: dict[str, Reservation] = {}
         self.stretching: dict[str, Reservation] = {}
@@ -336,6 +360,27 @@ class View:
     def account_of(self, reservation: Reservation) -> Account | None:
         """Return the account that pays for a reservation; None if no existing account does."""
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
+
+    def find_max_runtime(self, reservation: Reservation) -> float | None:
+        """Return the `max_runtime` of a reservation if its account enforces it; else None."""
+        most = reservation.request.max_runtime
+        if most is None:
+            return None
+        account = self.account_of(reservation)
+        return most if account is not None and account.enforce_max_runtime else None
+
+    def find_at_limit(self, now: float) -> tuple[list[Reservation], float]:
+        """Return two things: (1) the leased reservations that have reached the `max_runtime` that their account
+        enforces; (2) when the next one reaches it (infinity: none does).
+        """
+        reached, following = list[Reservation](), inf
+        for name, queue in self.limited.items():
+            account = self.accounts.get(name)
+            if account is not None and account.enforce_max_runtime:
+                due, later = queue.find_due(now)
+                reached += [each for each in due if self.account_of(each) is not None]
+                following = following if later is None else min(following, later)
+        return reached, following
 
     def find(self, row: Row) -> Row | None:
         """Return this view's copy of the row with the kind and id of `row`; None if the view has none."""
@@ -434,6 +479,7 @@ class View:
             or row.interruptions
             or row.expires_at is not None
             or row.request.ttl is not None
+            or row.request.max_runtime is not None
         ]
         self._list_exceptions(unusual)
         self._list_leases(unusual)
@@ -460,6 +506,10 @@ class View:
                 self.stretching[row.id] = row
             if row.confirmed_at is None:
                 self.unconfirmed[row.id] = row
+            if row.request.max_runtime is not None and (account := row.request.account) is not None:
+                if account not in self.limited:
+                    self.limited[account] = ExpiryQueue(find_end=find_limit)
+                self.limited[account].add(row)
 
     def _list_exceptions(self, rows: Iterable[Reservation]) -> None:
         for row in rows:
@@ -467,7 +517,7 @@ class View:
                 self.special[row.id] = row
             if row.expires_at is not None and row.phase not in ENDED:
                 self.mortal.add(row)
-            if row.request.ttl is not None:
+            if row.request.ttl is not None or row.request.max_runtime is not None:
                 self.timed[row.id] = row
 
     def _note_shapes(self, rows: Mapping[str, Reservation]) -> list[Shape]:
@@ -511,6 +561,10 @@ class View:
         self.unconfirmed.pop(reservation.id, None)
         self.timed.pop(reservation.id, None)
         self.stretching.pop(reservation.id, None)
+        if reservation.request.max_runtime is not None and (account := reservation.request.account) in self.limited:
+            self.limited[account].remove(reservation)
+            if not self.limited[account]:
+                del self.limited[account]
         leases_on, touched, revision = self.leases_on, self.touched, self.revision
         for lease in reservation.leases:
             name = lease.slot

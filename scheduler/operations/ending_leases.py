@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.reservations import NO_DETAILS, Lease, Reservation
+from scheduler.model.reservations import LIMIT, NO_DETAILS, Lease, Reservation, is_at_limit
 from scheduler.model.rules import Rules, expiry_of_pending
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.lifecycle.timers import may_restart_again
@@ -52,8 +52,10 @@ def end_reservation(
 def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, **changes: Any) -> Reservation:
     """Return a reservation to the queue at its old position, end its leases and update their slots. Return the new row.
     The ttl of the reservation starts again, as for a pending reservation. `reason`: why the phase changed. `changes`:
-    other fields of the new row.
+    other fields of the new row. A reservation at its limit ends instead.
     """
+    if is_at_limit(current):
+        return _end_at_limit(work, rules, current)
     changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
     returned = work.move_reservation(
         _without_declined_instances(current),
@@ -69,6 +71,10 @@ def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason
     )
     _free_slots(work, rules, current, clean=False)
     return returned
+
+
+def _end_at_limit(work: UnitOfWork, rules: Rules, current: Reservation) -> Reservation:
+    return end_reservation(work, rules, current, "expired", LIMIT)
 
 
 def revoke(
@@ -152,7 +158,10 @@ def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
 def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
     """Move a reservation to the phase `failed`, because its instances `died` (names) were lost for this `reason`.
     Return its new row. If the restart policy will restart the reservation, the restarts of these instances are counted.
+    A reservation at its limit ends as expired, so that it is not restarted.
     """
+    if is_at_limit(current):
+        return _end_at_limit(work, rules, current)
     details = {"died": list(died)} if died else {}
     if may_restart_again(current, rules):
         current = count_restarts(current, died)

@@ -305,6 +305,7 @@ class Runner:
                     "per_label_task_limits": row.per_label_task_limits,
                     "disable_free_tasks": row.disable_free_tasks,
                     "description": row.description,
+                    **({"enforce_max_runtime": True} if row.enforce_max_runtime else {}),
                 }
                 for row in store.find_accounts()
                 if not row.forgotten

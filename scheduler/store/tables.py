@@ -272,6 +272,7 @@ accounts: Final = Table(
     _json("due"),
     _flag("forgotten"),
     _whole("forgotten_upto"),
+    Column("enforce_max_runtime", Boolean, nullable=False, server_default=false()),
 )
 Index("accounts_by_mark", accounts.c.marked_at, accounts.c.version)
 

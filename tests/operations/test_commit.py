@@ -1,10 +1,11 @@
 """The commit checks each decision again on fresh rows: every reason to skip one, and that it then changes nothing."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
 
+from scheduler.model.accounts import Account
 from scheduler.model.decisions import (
     Assign,
     Decision,
@@ -84,6 +85,7 @@ def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bo
                 if isinstance(row, Slot)
             ]
         )
+        transaction.save([row for row in rows if isinstance(row, Account)])
         leader_term = transaction.take_term("me")
     before = len(harness.events)
     ((skipped, change_set, _),) = commit(
@@ -102,6 +104,8 @@ def _with_version(row: Reservation, new: Reservation) -> Reservation:
 
 
 EXPIRE = Expire(reservation="r1")
+AT_LIMIT = Expire(reservation="r1", reason="limit", revoke_by=NOW + 30)
+OVER_LIMIT = Expire(reservation="r1", reason="limit")
 GONE = Fail(reservation="r1", reason="slot_gone")
 OFFLINE = Fail(reservation="r1", reason="slot_offline")
 FAILED = Fail(reservation="r1", reason="slot_interrupted")
@@ -124,9 +128,33 @@ COOLED = Reset(slot="linux-1", reason="cooled_down")
 HOST = Reset(slot="hosts-1", reason="drained")
 SPOT: dict[str, Any] = {"interrupted_at": NOW - 1, "interrupted_by": NOW + 100}
 
+STRICT: Final = Account(id="ci", enforce_max_runtime=True)
+
+
+def a_limited(**changes: Any) -> Reservation:
+    """Leased since its `max_runtime` of 50 s; or in its grace period, with the phase `revoking`."""
+    reason = "limit" if changes.get("phase") == "revoking" else None
+    fields: dict[str, Any] = {"account": "ci", "max_runtime": 50.0, "revoke_reason": reason}
+    return a_leased(**fields | changes)
+
+
 WRITTEN: list[tuple[str, list[Row], Decision]] = [
     ("it has expired", [a_pending(expires_at=NOW)], EXPIRE),
     ("a leased reservation has expired", [slot(), a_leased(expires_at=NOW - 1)], EXPIRE),
+    ("at its limit, with a grace", [slot(), STRICT, a_limited()], AT_LIMIT),
+    ("at its limit, without a grace", [slot(), STRICT, a_limited()], OVER_LIMIT),
+    ("the grace at its limit is over", [slot(), a_limited(phase="revoking", revoke_by=NOW)], OVER_LIMIT),
+    ("its slot is lost during the grace", [slot("empty"), a_limited(phase="revoking", revoke_by=NOW + 9)], OVER_LIMIT),
+    (
+        "its slot has drained for too long during the grace",
+        [slot("draining", since=NOW - 60), a_limited(phase="revoking", revoke_by=NOW + 9)],
+        OVER_LIMIT,
+    ),
+    (
+        "the grace at its limit is shorter",
+        [slot(interrupted_at=NOW, interrupted_by=NOW + 30), a_limited(phase="revoking", revoke_by=NOW + 40)],
+        AT_LIMIT,
+    ),
     ("its slot has another machine", [slot(epoch=2), a_leased()], GONE),
     ("its slot is empty", [slot("empty"), a_leased()], GONE),
     ("its slot was removed", [a_leased(leases=(a_small_lease("linux-9"),))], GONE),
@@ -180,6 +208,31 @@ LOST: list[tuple[list[Row], Decision, str]] = [
     ([a_pending(expires_at=NOW + 0.001)], EXPIRE, "the reservation was renewed"),
     ([a_pending()], EXPIRE, "the reservation was renewed"),
     ([a_pending(phase="released", expires_at=NOW)], EXPIRE, "the reservation is released already"),
+    # at its limit
+    (
+        [slot(), STRICT, a_limited(max_runtime=50.001)],
+        AT_LIMIT,
+        "the leases of the reservation have not lasted for its max_runtime",
+    ),
+    (
+        [slot(), STRICT, a_limited(leased_at=NOW)],
+        AT_LIMIT,
+        "the leases of the reservation have not lasted for its max_runtime",
+    ),
+    (
+        [STRICT, a_limited(phase="pending", leases=())],
+        AT_LIMIT,
+        "the leases of the reservation have not lasted for its max_runtime",
+    ),
+    ([slot(), a_limited()], AT_LIMIT, "its account does not enforce max_runtime any more"),
+    ([slot(), Account(id="ci"), a_limited()], OVER_LIMIT, "its account does not enforce max_runtime any more"),
+    ([slot(), STRICT, a_limited(phase="released", leases=())], OVER_LIMIT, "the reservation is released already"),
+    (
+        [slot(), a_limited(phase="revoking", revoke_by=NOW + 9)],
+        OVER_LIMIT,
+        "the grace period of the holder is not over",
+    ),
+    ([slot(), a_limited(phase="revoking", revoke_by=NOW + 40)], AT_LIMIT, "the leases are being revoked already"),
     # fail
     ([slot(), a_leased()], GONE, "the slots of the reservation are not lost"),
     ([slot(), a_pending()], GONE, "the reservation is pending"),
@@ -336,3 +389,13 @@ def test_the_events_of_a_tick_contain_its_term() -> None:
     terms = {event.name: event.detail.get("term") for event in harness.events}
     assert terms["slot_launching"] == harness.store.load_leader_term().term
     assert terms["reservation_submitted"] is None
+
+
+def test_the_row_of_a_reservation_at_its_limit_names_the_reason_and_the_deadline() -> None:
+    reasons, _, harness = write_all([slot(), STRICT, a_limited(restart_policy="on_failure")], [AT_LIMIT])
+    row = harness.store.find_reservations(ids=["r1"])[0]
+    assert (reasons, row.phase, row.revoke_reason, row.revoke_by) == ([], "revoking", "limit", NOW + 30)
+    assert [(lease.state, lease.revoke_by) for lease in row.leases] == [("revoking", NOW + 30)]
+    _, _, harness = write_all([slot(), STRICT, a_limited(restart_policy="on_failure")], [OVER_LIMIT])
+    row = harness.store.find_reservations(ids=["r1"])[0]
+    assert (row.phase, row.reason, row.leases, row.revoke_reason) == ("expired", "limit", (), None)

@@ -9,6 +9,7 @@ from scheduler.model.decisions import (
     Cores,
     Decision,
     Drain,
+    Expire,
     Launch,
     Plan,
     Requeue,
@@ -90,8 +91,9 @@ def _describe(decision: Decision) -> str:
             words = [type(decision).__name__.lower(), decision.slot, decision.reason]
         case Cores():
             words = ["cores", decision.reservation, decision.component, decision.slot, f"{decision.cpus:.9g}"]
-        case Requeue() if decision.revoke_by is not None:
-            words = ["requeue", decision.reservation, decision.reason, f"by {decision.revoke_by:g}"]
+        case Requeue() | Expire() if decision.revoke_by is not None:
+            name = type(decision).__name__.lower()
+            words = [name, decision.reservation, decision.reason, f"by {decision.revoke_by:g}"]
         case _:
             words = [type(decision).__name__.lower(), decision.reservation, getattr(decision, "reason", "")]
     return " ".join(words)

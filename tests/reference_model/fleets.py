@@ -131,6 +131,27 @@ def add_tiers(random: Random, config: Document, slots: list[Document]) -> Docume
     return some(random, 0.6, stop=[1, 3], start=[1, 2])
 
 
+def add_limits(random: Random, config: Document, reservations: list[Document], timeline: list[Document]) -> None:
+    """Let accounts of some scenarios enforce the longest run times of reservations, for a time or always.
+
+    `random` is not that of the rest of the scenario, which stays as it is.
+    """
+    if random.random() < 0.6:
+        return
+    config["accounts"] = {name: some(random, 0.7, enforce_max_runtime=True) for name in ACCOUNTS}
+    config["scheduler"]["preemption_grace"] = random.choice([0, 3, 6, 12])
+    wishes = [wish for item in timeline for wish in item.get("submit", ())]
+    for each in (*reservations, *wishes):
+        each.update(some(random, 0.7, max_runtime=[1, 4, 10, 25]))
+        if "account" not in each:
+            each.update(some(random, 0.8, account=list(ACCOUNTS)))
+    for at in sorted({item["at"] for item in timeline}):
+        if random.random() < 0.1:
+            changed = {"id": random.choice(ACCOUNTS), "enforce_max_runtime": random.random() < 0.6}
+            timeline.append({"at": at, "account": changed})
+    timeline.sort(key=lambda item: item["at"])
+
+
 def a_schedule(random: Random, pool: Document) -> Document:
     """A schedule whose windows are a part of each minute."""
     values = some(random, 0.5, target_warm_slots=[0, 1, 2], disruption_budget=[0, 3])

@@ -6,16 +6,45 @@ from scheduler.model.slots import Slot
 from tests.reference_model.picture import HOLDING, IN_FLIGHT, INACTIVE, Picture, Site, settings_of
 
 ENDED = ("released", "cancelled", "expired", "failed")
+AT_LIMIT = "revoking for its limit since this tick"
 
 
 def expire(picture: Picture) -> None:
-    """Rule: "A reservation expires when now >= its expiry. Pending and leased ones expire alike" (autoscaler)."""
+    """Rule: "A reservation expires when now >= its expiry. Pending and leased ones expire alike" (autoscaler). Then
+    those at the `max_runtime` that their account enforces.
+    """
     for each in picture.reservations:
         over = each.expires_at is not None and picture.now >= each.expires_at
         if over and picture.phases[each.id] not in ENDED:
-            picture.decide("expire", each.id, "ttl")
-            picture.phases[each.id] = "expired"
-            picture.end_leases(each)
+            expire_now(picture, each, "ttl")
+    for each in picture.list_in("leased"):
+        most, account = each.request.max_runtime, picture.find_account(each)
+        if most is None or each.leased_at is None or account is None or not account.enforce_max_runtime:
+            continue
+        if picture.now >= each.leased_at + most:
+            end_at_limit(picture, each)
+
+
+def expire_now(picture: Picture, reservation: Reservation, reason: str) -> None:
+    """It has ended, and so have its leases."""
+    picture.decide("expire", reservation.id, reason)
+    picture.phases[reservation.id] = "expired"
+    picture.end_leases(reservation)
+
+
+def end_at_limit(picture: Picture, reservation: Reservation) -> None:
+    """Rule: "its leases end at `max_runtime`, counted from `leased_at` … after `preemption_grace`". No grace lasts
+    longer than a machine.
+    """
+    grace = settings_of(picture.rules, reservation).preemption_grace
+    found = [picture.find(lease.slot, lease.epoch) for lease in reservation.leases]
+    ends = [site.row.interrupted_by for site in found if site is not None and site.row.interrupted_by is not None]
+    by = min([picture.now + grace, *ends])
+    if not grace or by <= picture.now:
+        expire_now(picture, reservation, "limit")
+    else:
+        picture.decide("expire", reservation.id, "limit", f"by {by:g}")
+        picture.phases[reservation.id] = AT_LIMIT
 
 
 def heal(picture: Picture) -> None:
@@ -35,10 +64,18 @@ def heal(picture: Picture) -> None:
 
 
 def requeue(picture: Picture, reservation: Reservation, reason: str) -> None:
-    """Make it pending again, at once, with its position in the queue."""
+    """Make it pending again, at once, with its position in the queue. "A reservation at its limit ends instead"."""
+    if picture.phases[reservation.id] == AT_LIMIT or is_at_limit(reservation):
+        expire_now(picture, reservation, "limit")
+        return
     picture.decide("requeue", reservation.id, reason)
     picture.phases[reservation.id] = "pending"
     picture.end_leases(reservation)
+
+
+def is_at_limit(reservation: Reservation) -> bool:
+    """Whether an earlier tick has found it at its limit."""
+    return reservation.phase == "revoking" and reservation.revoke_reason == "limit"
 
 
 def fail(picture: Picture, reservation: Reservation, reason: str) -> None:
@@ -66,8 +103,10 @@ def end_graces(picture: Picture) -> None:
             requeue(picture, each, reason)
             continue
         if is_earlier:
-            picture.decide("requeue", each.id, reason, f"by {by:g}")
-        picture.returning.append(each.id)
+            words = ("expire", each.id, "limit") if is_at_limit(each) else ("requeue", each.id, reason)
+            picture.decide(*words, f"by {by:g}")
+        if not is_at_limit(each):
+            picture.returning.append(each.id)
 
 
 def interrupt(picture: Picture, site: Site) -> None:
@@ -186,7 +225,7 @@ def end_draining(picture: Picture, site: Site) -> None:
         if not limit or site.row.interrupted_at is not None or picture.now < site.row.since + limit:
             return
         reason = "timeout"
-        for each in holders_on(picture, site, "leased", "revoking"):
+        for each in holders_on(picture, site, "leased", "revoking", AT_LIMIT):
             requeue(picture, each, "slot_draining")
     if site.pool.provider == "static":
         picture.decide("reset", site.id, reason)

@@ -6,6 +6,7 @@ Nothing is grouped, cached or found by an index: each question walks the lists.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scheduler.model.accounts import Account
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.pools import Pool, offering_key
 from scheduler.model.reservations import Component, Reservation
@@ -100,6 +101,7 @@ class Picture:
 
     def __init__(self, rows: Sequence[Row], rules: Rules, now: float, history: History) -> None:
         self.rules, self.now, self.history = rules, now, tuple(history)
+        self.accounts = {row.id: row for row in rows if isinstance(row, Account)}
         self.holds = [row for row in rows if isinstance(row, Hold)]
         found = (row for row in rows if isinstance(row, Reservation))
         self.reservations = sorted(found, key=lambda each: each.sequence)
@@ -142,6 +144,10 @@ class Picture:
     def decide(self, *words: str) -> None:
         """One more line of the plan."""
         self.decisions.append(" ".join(words))
+
+    def find_account(self, reservation: Reservation) -> Account | None:
+        """The account that it names, if there is one."""
+        return self.accounts.get(reservation.request.account or "")
 
     def list_in(self, phase: str) -> list[Reservation]:
         """The reservations that are in this phase now, in order of submission."""

@@ -12,6 +12,7 @@ from tests.reference_model.fleets import (
     SYSTEMS,
     a_config,
     a_slot_record,
+    add_limits,
     add_lives,
     add_markets,
     add_tiers,
@@ -54,6 +55,7 @@ def make_scenario(seed: int) -> Document:
     cloud |= delays
     if "budgets" in config:
         spend(Random(-seed), slots, timeline)
+    add_limits(Random(f"limits {seed}"), config, known, timeline)
     return {
         "name": f"seed {seed}",
         "config": config,

@@ -22,7 +22,16 @@ from tests.rules.watching import Seen, watch
 
 FIRST_SEEDS = range(101, 251, 15)
 REACHED = {
-    *("assign", "cores", "expire ttl", "restart restart_due", "launch demand", "launch minimum", "launch warm"),
+    *(
+        "assign",
+        "cores",
+        "expire ttl",
+        "expire limit",
+        "restart restart_due",
+        "launch demand",
+        "launch minimum",
+        "launch warm",
+    ),
     *("fail slot_gone", "fail slot_offline", "fail slot_interrupted", "fail unconfirmed"),
     *("requeue slot_interrupted", "requeue slot_draining", "requeue unconfirmed"),
     *("drain idle", "drain interrupted", "drain at_quota", "drain unconfigured", "drain unhealthy"),

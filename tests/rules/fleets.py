@@ -17,6 +17,7 @@ QUICKLY = settings(max_examples=40 * TIMES, deadline=None, derandomize=bool(os.e
 """A build server tries the same fleets each time; a person others each time."""
 SYSTEMS = ("x86_64-linux", "aarch64-linux")
 POOLS = ("linux", "arm", "hosts")
+ACCOUNTS = ("a", "b")
 PARTS = ("x", "y")
 """The names of elastic components."""
 IDS = [f"r{number}" for number in range(6)]
@@ -103,6 +104,8 @@ def conditions() -> st.SearchStrategy[Document]:
             "restart_policy": st.sampled_from(["never", "on_failure"]),
             "on_interruption": st.sampled_from(["requeue", "fail"]),
             "runtime": st.sampled_from([5, 17]),
+            "account": st.sampled_from(ACCOUNTS),
+            "max_runtime": st.sampled_from([4, 11]),
         },
     )
 
@@ -161,6 +164,12 @@ def actions() -> st.SearchStrategy[tuple[str, Any]]:
             st.just("priority"),
             st.builds(lambda name, value: {"reservation": name, "priority": value}, ids, st.integers(0, 2)),
         ),
+        st.tuples(
+            st.just("account"),
+            st.builds(
+                lambda name, value: {"id": name, "enforce_max_runtime": value}, st.sampled_from(ACCOUNTS), st.booleans()
+            ),
+        ),
         st.tuples(st.sampled_from(["lose", "cordon", "uncordon", "drain", "seen"]), slots),
         st.tuples(st.just("register"), st.builds(_host, st.integers(4, 5), st.sampled_from([{}, {"disk": "ssd"}]))),
         st.tuples(
@@ -199,6 +208,7 @@ def fleets(draw: st.DrawFn, *, elastic: bool = False) -> Document:
             "restart_delay": draw(st.sampled_from([0, 7])),
             "confirm_timeout": draw(st.sampled_from([0, 0, 6])),
             **draw(st.sampled_from([{}, {"interruption_grace": 0}, {"interruption_grace": 4}])),
+            **draw(st.sampled_from([{}, {"preemption_grace": 0}, {"preemption_grace": 5}])),
             **(draw(elastic_rules()) if elastic else {}),
         },
         "pools": {
@@ -213,6 +223,7 @@ def fleets(draw: st.DrawFn, *, elastic: bool = False) -> Document:
             },
         },
     }
+    config["accounts"] = {name: {"enforce_max_runtime": draw(st.booleans())} for name in ACCOUNTS}
     delays = st.sampled_from([0, 0, 3, 8])
     hosts = [{"id": f"hosts-{number}", "pool": "hosts"} for number in (1, 2, 3)]
     missing = [{"id": name, "pool": name.rpartition("-")[0], "state": "empty"} for name in SLOTS if "hosts" not in name]

@@ -244,6 +244,27 @@ def test_a_reservation_that_arrives_after_its_expiry_ends_and_does_not_wait() ->
     assert [each.reservation for each in found.waiting] == ["r1"]
 
 
+def test_the_next_cycle_is_due_at_the_limit_of_a_lease_that_a_later_cycle_gave() -> None:
+    account = Account(id="A", enforce_max_runtime=True)
+    rows: list[Row] = [a_slot(), a_slot("linux-2"), _hold("a"), _wait(1), account]
+    ticks = Ticks(*rows, pools={"linux": {"max_slots": 2, "lease_ttl": 0, "min_slots": 2}})
+    ticks.tick(_hold("r1", "linux-2", version=1))
+    found = ticks.tick(Gone("reservations", "a", 1), _wait(2, account="A", max_runtime=50.0))
+    assert (ticks.has_gone_on, _list_assigned(found.decisions)) == (True, _assign("r2"))
+    assert found.wake_at == NOW + 50
+
+
+@pytest.mark.parametrize("is_enforced", [True, False])
+def test_a_cycle_goes_on_beside_a_limit_unless_its_account_begins_to_enforce_it(is_enforced: bool) -> None:
+    account, holder = Account(id="A"), _hold("a", account="A", max_runtime=5.0, sequence=9)
+    ticks = Ticks(a_slot(), holder, _wait(1), account, pools={"linux": {"max_slots": 1}})
+    ticks.now = NOW + 6
+    found = ticks.tick(replace(account, version=1, enforce_max_runtime=is_enforced), _wait(2))
+    expired = [each for each in found.decisions if isinstance(each, Expire)]
+    assert expired == ([Expire(reservation="a", reason="limit", revoke_by=NOW + 36)] if is_enforced else [])
+    assert ticks.has_gone_on != is_enforced
+
+
 def test_under_quota_an_account_that_comes_to_another_level_changes_the_order() -> None:
     accounts = [
         Account(id=name, charge_rate=(0.0,) * 5, balance=balance, charged_at=NOW)

@@ -81,12 +81,29 @@ def each_waiting_reservation_has_a_reason(seen: Seen) -> None:
 
 
 def what_expires_is_not_assigned(seen: Seen) -> None:
-    expired = {each.reservation for each in seen.plan.decisions if isinstance(each, Expire)}
+    over = [each for each in seen.plan.decisions if isinstance(each, Expire)]
+    expired = {each.reservation for each in over if each.reason == "ttl"}
+    at_limit = {each.reservation for each in over if each.reason == "limit"}
     assigned = {each.reservation for each in seen.plan.decisions if isinstance(each, Assign)}
-    assert not expired & assigned
+    assert not (expired | at_limit) & assigned
+    view = View(seen.before)
     for row in seen.before:
-        if isinstance(row, Reservation) and row.phase not in ENDED and row.expires_at is not None:
+        if not isinstance(row, Reservation) or row.phase in ENDED:
+            continue
+        if row.expires_at is not None:
             assert (seen.now >= row.expires_at) == (row.id in expired)
+        most = view.find_max_runtime(row)
+        if row.phase == "leased" and row.id not in expired:
+            has_reached = most is not None and row.leased_at is not None and seen.now >= row.leased_at + most
+            assert has_reached == (row.id in at_limit)
+
+
+def what_was_at_its_limit_does_not_run_again(seen: Seen) -> None:
+    """Its holder may end it otherwise during the grace; it is never pending or leased again."""
+    before = {row.id for row in seen.before if isinstance(row, Reservation) and row.revoke_reason == "limit"}
+    before |= {row.id for row in seen.before if isinstance(row, Reservation) and row.reason == "limit"}
+    after = {row.id: row.phase for row in seen.after if isinstance(row, Reservation)}
+    assert {after[name] for name in before if name in after} <= {"revoking", *ENDED}
 
 
 def idleness_drains_nothing_that_is_kept(seen: Seen) -> None:
@@ -241,6 +258,7 @@ def test_every_plan_keeps_to_the_rules(fleet: Document) -> None:
         no_reservation_is_lost,
         each_waiting_reservation_has_a_reason,
         what_expires_is_not_assigned,
+        what_was_at_its_limit_does_not_run_again,
         idleness_drains_nothing_that_is_kept,
         every_decision_is_accepted,
         nothing_is_decided_twice,

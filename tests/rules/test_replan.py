@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from scheduler.model.accounts import Account
 from scheduler.model.decisions import Assign, Cores, Decision, Drain, Expire, Launch, Plan, Terminate
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Reservation
@@ -62,6 +63,8 @@ class Play:
                 self.view.apply(self._make_slot(name, number))
         for _ in range(self.draw.choice([0, 5, 20, 40, 300])):
             self.arrive()
+        for name in ("A", "B"):
+            self.view.apply(Account(id=name, enforce_max_runtime=self.draw.random() < 0.5))
 
     def _make_rules(self) -> Rules:
         draw = self.draw
@@ -124,6 +127,8 @@ class Play:
             "labels": draw.choice([{}, {}, {"zone": "a"}, {"zone": "c"}]),
             "prefers": draw.choice([{}, {"zone": "b"}]),
             "ttl": draw.choice([None, None, 50.0]),
+            "account": draw.choice([None, "A", "B"]),
+            "max_runtime": draw.choice([None, None, None, 3.0, 20.0]),
             **odd,
         }
         self.view.apply(a_reservation(f"r{number}", **fields))
@@ -165,6 +170,10 @@ class Play:
         ]
         change = self.draw.choice(mild if self.is_calm or self.draw.random() < 0.7 else harsh)
         self.view.apply(replace(slot, version=slot.version + 1, **change))
+
+    def change_account(self) -> None:
+        row = self.draw.choice(list(self.view.accounts.values()))
+        self.view.apply(replace(row, version=row.version + 1, enforce_max_runtime=not row.enforce_max_runtime))
 
     def change_fleet(self) -> None:
         if self.is_calm:
@@ -216,6 +225,10 @@ class Play:
                     for each in row.leases
                 )
                 yield replace(row, version=row.version + 1, leases=leases)
+            case Expire(revoke_by=float() as by) if (row := rows.get(decision.reservation)) is not None:
+                end: dict[str, Any] = {"phase": "revoking", "revoke_by": by, "revoke_reason": decision.reason}
+                leases = tuple(replace(each, state="revoking", revoke_by=by) for each in row.leases)
+                yield replace(row, version=row.version + 1, leases=leases, **end)
             case Expire() if (row := rows.get(decision.reservation)) is not None:
                 yield Gone("reservations", row.id, row.version + 1)
             case Launch() if (slot := self.view.slots.get(decision.slot)) is not None:
@@ -228,7 +241,7 @@ class Play:
     def change(self) -> None:
         for _ in range(self.draw.choice([0, 1, 1, 2, 8, 8, 60 if self.submitted > 300 else 3])):
             kinds = [self.arrive, self.arrive, self.leave, self.leave, self.renew, self.change_slot]
-            self.draw.choice([*kinds, *kinds, self.change_fleet])()
+            self.draw.choice([*kinds, *kinds, self.change_fleet, self.change_account])()
         self.now += self.draw.choice([0.0, 0.1, 0.1, 1.0, 3.0])
 
     def compare(self) -> Plan:

@@ -79,6 +79,7 @@ def reservations(draw: st.DrawFn) -> Reservation:
         labels=draw(st.sampled_from([{}, {}, {"zone": "a"}])),
         prefers=draw(st.sampled_from([{}, {"disk": "ssd"}])),
         account=draw(st.sampled_from([None, "A", "B"])),
+        max_runtime=draw(st.sampled_from([None, None, 3.0, 25.0])),
         declined=draw(st.sampled_from([(), (), ("linux-1",)])),
         interruptions=draw(st.sampled_from([0, 0, 1])),
         **held,
@@ -105,6 +106,7 @@ def accounts() -> st.SearchStrategy[Account]:
         balance=balances,
         charged_at=st.just(NOW),
         forgotten_upto=st.sampled_from([0, 0, 5]),
+        enforce_max_runtime=st.booleans(),
     )
 
 
@@ -166,6 +168,10 @@ def _describe(view: View) -> dict[str, Any]:
         "shapes": shapes,
         "touched": set(view.touched),
         "mortal": [view.mortal.find_due(NOW + after) for after in (0, 60)],
+        "limited": {
+            name: [sorted(row.id for row in queue.find_due(NOW + after)[0]) for after in (0, 60)]
+            for name, queue in view.limited.items()
+        },
         "waiters": view.waiters.list()[:2],
         "recent_writes": view.recent_writes._groups,
         "pools": {pool: view.pools[pool].list() for pool in view.pools},

@@ -122,6 +122,7 @@ FIELDS: Final[dict[str, Any]] = {
     "per_label_task_limits": {"disk": 2},
     "max_charge_seconds": 60,
     "disable_free_tasks": True,
+    "enforce_max_runtime": True,
 }
 SCENARIO: Final[dict[str, Any]] = {
     "name": "recorded",

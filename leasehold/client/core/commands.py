@@ -25,6 +25,7 @@ class AccountFields(TypedDict, total=False):
     per_label_task_limits: Mapping[str, int]
     disable_free_tasks: bool
     description: str
+    enforce_max_runtime: bool
     balance: Sequence[float]
 
 

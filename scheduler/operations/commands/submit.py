@@ -239,7 +239,9 @@ def _note_ignored(rules: Rules, row: Reservation, item: ReservationDocument) -> 
     reservation's queue does not use them.
     """
     asked = row.request
-    return rules.list_ignored(asked.pool, asked.system, priority=item.priority, account=item.account)
+    # In each queue the account decides whether a max_runtime is enforced.
+    account = item.account if item.max_runtime is None else None
+    return rules.list_ignored(asked.pool, asked.system, priority=item.priority, account=account)
 
 
 def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:

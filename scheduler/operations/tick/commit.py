@@ -33,6 +33,7 @@ from scheduler.model.decisions import (
     Stop,
     Terminate,
 )
+from scheduler.model.reservations import LIMIT
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IllegalMoveError
@@ -121,7 +122,7 @@ def commit(
                     *(name for decision in others for name in slots_of(decision)),
                 ],
                 accounts=charged,
-                payers=rules.has_quota,
+                payers=rules.has_quota or any(type(each) is Expire and each.reason == LIMIT for each in others),
             )
             # Slots whose resources or labels changed since the plan chose them get no lease in this transaction.
             # Source: Orchard.

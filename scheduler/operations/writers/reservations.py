@@ -24,7 +24,7 @@ from scheduler.model.decisions import (
     Revoke,
 )
 from scheduler.model.events import Event
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.reservations import LIMIT, Lease, Reservation, find_limit, is_at_limit
 from scheduler.model.rules import SchedulerKeys
 from scheduler.model.transitions import ENDED
 from scheduler.operations.ending_leases import (
@@ -84,9 +84,31 @@ class ReservationWriter:
     def _expire(self, current: Reservation, decision: Expire) -> str | None:
         if current.phase in ENDED:
             return f"the reservation is {current.phase} already"
+        if decision.reason == LIMIT:
+            return self._end_at_limit(current, decision)
         if current.expires_at is None or self.now < current.expires_at:
             return "the reservation was renewed"
         end_reservation(self.work, self.rules, current, "expired", decision.reason)
+        return None
+
+    def _end_at_limit(self, current: Reservation, decision: Expire) -> str | None:
+        """Write that a reservation is at its limit, or that its grace period is shorter or over."""
+        if is_at_limit(current):
+            if (objection := self._object_to_return(current, decision)) is not None:
+                return objection
+            if decision.revoke_by is not None:
+                shorten_grace(self.work, current, "slot_interrupted", decision.revoke_by)
+                return None
+        else:
+            account, limit = self.work.account_of(current), find_limit(current)
+            if account is None or not account.enforce_max_runtime:
+                return "its account does not enforce max_runtime any more"
+            if limit is None or self.now < limit:
+                return "the leases of the reservation have not lasted for its max_runtime"
+            if decision.revoke_by is not None:
+                revoke(self.work, current, LIMIT, decision.revoke_by, current.leases)
+                return None
+        end_reservation(self.work, self.rules, current, "expired", LIMIT)
         return None
 
     def _fail(self, current: Reservation, decision: Fail) -> str | None:
@@ -156,8 +178,8 @@ class ReservationWriter:
         due = leased_at + self._settings_of(current).confirm_timeout
         return "the confirm_timeout is not over" if self.now < due else None
 
-    def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return as text why a reservation whose leases are being revoked does not return to the queue yet or, if the
+    def _object_to_return(self, current: Reservation, decision: Requeue | Expire) -> str | None:
+        """Return as text why a reservation whose leases are being revoked does not give them back yet or, if the
         decision has an earlier deadline, why its grace is not shortened. Return None if the decision holds.
         """
         end = find_end_of_grace(current, self.work.slots)
@@ -165,10 +187,10 @@ class ReservationWriter:
             latest = current.revoke_by
             is_shorter = end is not None and latest is not None and end <= decision.revoke_by < latest
             return None if is_shorter else "the leases are being revoked already"
+        # A reservation at its limit ends for this reason also if its slot has drained for too long.
+        lost = "slot_draining" if isinstance(decision, Expire) else decision.reason
         over = end is None or self.now >= end or self._has_lost(current, "slot_gone")
-        return (
-            None if over or self._has_lost(current, decision.reason) else "the grace period of the holder is not over"
-        )
+        return None if over or self._has_lost(current, lost) else "the grace period of the holder is not over"
 
     def _settings_of(self, current: Reservation) -> SchedulerKeys:
         return self.rules.settings_of(current.request.pool, current.request.system)

@@ -57,8 +57,8 @@ class Timers:
         self.first = inf
         """The earliest time that was added (seconds since the epoch); infinity if none was."""
         self.lease_terms: set[Terms] = set()
-        """The different values of (ttl, pool, system) of the leases that this cycle assigns. These fields determine how
-        long a lease lasts. Many leases have equal fields, so the time of their end is computed once.
+        """The different terms of the leases that this cycle assigns, which determine how long a lease lasts. Many
+        have equal ones, so the time of their end is computed once.
         """
 
     def add(self, *instants: float | None) -> None:
@@ -130,6 +130,8 @@ class CycleState:
         """Reservation id -> a revoked reservation that keeps its leases for a grace period. It may cause launches, and
         gets no new lease before the grace period ends.
         """
+        self.leaving: dict[str, Reservation] = {}
+        """Reservation id -> a reservation at its limit that keeps its leases for a grace period and then ends."""
         self.balances = NO_BALANCES
         """What the quota accounts have left after the step `charge`, minus preemptions; without accounts if no queue is
         `quota`.
@@ -202,7 +204,8 @@ class CycleState:
         decision contains.
         """
         request = reservation.request
-        self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
+        limit = self.view.find_max_runtime(reservation)
+        self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system, limit))
         self.decide(Assign(reservation=reservation.id, leases=placements, level=level))
 
     def end(self, reservation: Reservation) -> None:
@@ -212,6 +215,7 @@ class CycleState:
         self.over.add(reservation.id)
         self.requeued.pop(reservation.id, None)
         self.returning.pop(reservation.id, None)
+        self.leaving.pop(reservation.id, None)
         for lease in reservation.leases:
             slot_info = self.slot_infos.get(lease.slot)
             if slot_info is not None and (reservation.id, lease.component) in slot_info.leases:
@@ -244,7 +248,8 @@ class CycleState:
         """Return whether this cycle has neither ended nor revoked the leases of a reservation so far. The reservation
         was leased when the cycle began.
         """
-        return reservation.id not in self.over and reservation.id not in self.returning
+        name = reservation.id
+        return name not in self.over and name not in self.returning and name not in self.leaving
 
     def list_claimants(self) -> list[Reservation]:
         """Return the reservations that claim slots, in order of submission."""

@@ -13,8 +13,8 @@ from collections.abc import Collection, Container, Iterable
 from math import inf
 from operator import attrgetter
 
-from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, RevokeReason, Terminate
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.decisions import Drain, Expire, Fail, Requeue, Reset, Restart, RevokeReason, Terminate
+from scheduler.model.reservations import LIMIT, Lease, Reservation, is_at_limit
 from scheduler.model.slots import ADOPTED, Slot, has_machine_of
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE, Phase
 from scheduler.policy.capacity.slot_info import (
@@ -110,8 +110,8 @@ def heal(cycle: CycleState) -> FailedBoots:
 
 
 def _end_graces(cycle: CycleState) -> None:
-    """Requeue each revoking reservation whose grace period is over or that has lost the machine of an essential lease.
-    Shorten a grace period that would end after EC2 takes one of the machines back.
+    """Requeue each revoking reservation whose grace period is over or that has lost the machine of an essential lease;
+    end it if it is at its limit. Shorten a grace period that would end after EC2 takes one of the machines back.
     """
     for reservation in _list_in_phase(cycle, "revoking"):
         revoke_by = find_end_of_grace(reservation, cycle.view.slots)
@@ -121,11 +121,24 @@ def _end_graces(cycle: CycleState) -> None:
         if not is_over:
             cycle.timers.add(revoke_by)
         if is_over or not _has_all_slots(cycle, reservation):
-            cycle.requeue(reservation, Requeue(reservation=reservation.id, reason=reason))
-            continue
-        if is_shorter:
-            cycle.decide(Requeue(reservation=reservation.id, reason=reason, revoke_by=revoke_by))
-        cycle.returning[reservation.id] = reservation
+            _take_back(cycle, reservation, reason)
+        elif is_at_limit(reservation):
+            if is_shorter:
+                cycle.decide(Expire(reservation=reservation.id, reason=LIMIT, revoke_by=revoke_by))
+            cycle.leaving[reservation.id] = reservation
+        else:
+            if is_shorter:
+                cycle.decide(Requeue(reservation=reservation.id, reason=reason, revoke_by=revoke_by))
+            cycle.returning[reservation.id] = reservation
+
+
+def _take_back(cycle: CycleState, reservation: Reservation, reason: str) -> None:
+    """Requeue a reservation for this reason, or end it if it is at its limit. Its leases end in this cycle."""
+    if is_at_limit(reservation) or reservation.id in cycle.leaving:
+        cycle.decide(Expire(reservation=reservation.id, reason=LIMIT))
+        cycle.end(reservation)
+    else:
+        cycle.requeue(reservation, Requeue(reservation=reservation.id, reason=reason))
 
 
 def _list_in_phase(cycle: CycleState, phase: Phase) -> list[Reservation]:
@@ -156,7 +169,7 @@ def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
     grace period. Its restart policy does not matter. With `on_interruption: fail` the reservation fails instead.
     """
     for reservation in _find_holders(cycle, leases, {"leased"}):
-        if reservation.id in cycle.returning:
+        if not cycle.stays_leased(reservation):
             continue
         if reservation.request.on_interruption == "fail":
             _fail(cycle, reservation, "slot_interrupted")
@@ -279,10 +292,10 @@ def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
         if slot_info.slot.interrupted_at is not None or cycle.timers.rests_until(_find_deadline(slot_info)):
             return
         for reservation in _find_holders(cycle, slot_info.leases, {"leased", "revoking"}):
-            cycle.requeue(reservation, Requeue(reservation=reservation.id, reason="slot_draining"))
+            _take_back(cycle, reservation, "slot_draining")
         for (owner, _), lease in sorted(slot_info.leases.items()):
             holder = cycle.view.stretching.get(owner)
-            if lease.kind == "elastic" and holder is not None and owner not in cycle.over:
+            if lease.kind == "elastic" and holder is not None and cycle.stays_leased(holder):
                 _revoke(cycle, holder, lease, "slot_draining", None)
     if slot_info.pool.is_elastic:
         _terminate(cycle, slot_info, reason)

@@ -1,6 +1,6 @@
-"""What time alone changes: reservations expire, slots time out, static hosts become silent, failed reservations may
-restart. The first step of a cycle ends the reservations whose time is over, and the last step finds when the next cycle
-is due.
+"""What time alone changes: reservations expire or reach their limit, slots time out, static hosts become silent, failed
+reservations may restart. The first step of a cycle ends the reservations whose time is over, and the last step finds
+when the next cycle is due.
 
 Speed: of each static pool, the slot with the oldest heartbeat is kept between cycles, and a cycle examines only slots
 that changed. Source: the autoscaler's tick.
@@ -8,7 +8,10 @@ that changed. Source: the autoscaler's tick.
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from operator import attrgetter
 from typing import Final
+
+import msgspec
 
 from scheduler.model.decisions import (
     Assign,
@@ -27,7 +30,7 @@ from scheduler.model.decisions import (
     Terminate,
 )
 from scheduler.model.pools import Pool
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import LIMIT, Reservation
 from scheduler.model.rules import Rules, Terms, expiry_of_pending, list_deadlines_of_lease
 from scheduler.model.slots import Slot, has_machine_of
 from scheduler.model.transitions import HOLDING, SlotState
@@ -35,24 +38,47 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, find_moment_after
 from scheduler.policy.plan_cache import list_touched
 
+_sequence = attrgetter("sequence")
+
 
 def expire_due(cycle: CycleState) -> float:
-    """Return when the first reservation expires. Minus infinity: one has to end now; infinity: none ever does."""
+    """Return when the first reservation expires or reaches its limit. Minus infinity: one has to end now; infinity:
+    none ever does.
+    """
     due, following = cycle.view.mortal.find_due(cycle.now)
-    return -inf if due else inf if following is None else following
+    reached, next_limit = cycle.view.find_at_limit(cycle.now)
+    return -inf if due or reached else min(inf if following is None else following, next_limit)
 
 
 def expire(cycle: CycleState) -> None:
-    """End each pending or leased reservation whose `expires_at` has been reached.
+    """End each pending or leased reservation whose `expires_at` has been reached, and each leased one whose leases have
+    lasted for the `max_runtime` that its account enforces.
 
-    Its leases end in this cycle, so that `place` can give the slots to other reservations. A reservation that expires
-    is never assigned in the same cycle.
+    Its leases end in this cycle, so that `place` can give the slots to other reservations; at a `max_runtime` after
+    `preemption_grace`. A reservation that expires is never assigned in the same cycle.
     """
     due, following = cycle.view.mortal.find_due(cycle.now)
-    cycle.timers.add(following)
-    for reservation in sorted(due, key=lambda each: each.sequence):
+    reached, next_limit = cycle.view.find_at_limit(cycle.now)
+    cycle.timers.add(following, next_limit)
+    for reservation in sorted(due, key=_sequence):
         cycle.decide(Expire(reservation=reservation.id))
         cycle.end(reservation)
+    for reservation in sorted(reached, key=_sequence):
+        if reservation.id not in cycle.over:
+            _end_at_limit(cycle, reservation)
+
+
+def _end_at_limit(cycle: CycleState, reservation: Reservation) -> None:
+    revoke_by = cycle.find_revoke_by(cycle.settings_of(reservation))
+    if revoke_by is not None:
+        # EC2 may take one of its machines back before that.
+        revoke_by = find_end_of_grace(msgspec.structs.replace(reservation, revoke_by=revoke_by), cycle.view.slots)
+    if revoke_by is None or cycle.is_due(revoke_by):
+        cycle.decide(Expire(reservation=reservation.id, reason=LIMIT))
+        cycle.end(reservation)
+    else:
+        cycle.decide(Expire(reservation=reservation.id, reason=LIMIT, revoke_by=revoke_by))
+        cycle.leaving[reservation.id] = reservation
 
 
 def find_timeout(state: SlotState, pool: Pool) -> float:
@@ -254,7 +280,7 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
         case Requeue(revoke_by=None) | Restart():
             request = cycle.view.reservations[decision.reservation].request
             cycle.timers.add(expiry_of_pending(request, cycle.rules, cycle.now))
-        case Revoke(revoke_by=float() as deadline):
+        case Revoke(revoke_by=float() as deadline) | Expire(revoke_by=float() as deadline):
             cycle.timers.add(deadline)
         case Fail():
             reservation = cycle.view.reservations[decision.reservation]

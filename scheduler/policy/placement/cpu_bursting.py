@@ -239,7 +239,7 @@ class _Moves:
                     return
                 given = Placement(decision.component, decision.slot, decision.epoch, decision.resources)
                 self.came.append((name, given))
-            case Expire() | Fail() | Requeue(revoke_by=None):
+            case Fail() | Expire(revoke_by=None) | Requeue(revoke_by=None):
                 self.gone.add(decision.reservation)
             case Revoke(revoke_by=None):
                 self.parted.add((decision.reservation, decision.component))

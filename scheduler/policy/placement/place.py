@@ -158,15 +158,15 @@ def _pass_over(
 
 
 def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:
-    """Return the different values of (ttl, pool, system) among the reservations of `waiters` that were leased in this
-    cycle. These three fields determine how long a lease lasts. `is_leased`: one entry for each reservation of
-    `waiters`, true if it was leased.
+    """Return the different terms of the reservations of `waiters` that were leased in this cycle, which determine how
+    long a lease lasts. `is_leased`: one entry for each reservation of `waiters`, true if it was leased.
     """
     demands = compress(waiters.demands, is_leased)
     if not cycle.view.timed:
         return {Terms(None, each.shape.pool, each.shape.system) for each in set(demands)}
-    requests = (each.request for each in compress(waiters.reservations, is_leased))
-    return {Terms(each.ttl, each.pool, each.system) for each in requests}
+    find_limit = cycle.view.find_max_runtime
+    leased = ((each.request, find_limit(each)) for each in compress(waiters.reservations, is_leased))
+    return {Terms(each.ttl, each.pool, each.system, limit) for each, limit in leased}
 
 
 def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:

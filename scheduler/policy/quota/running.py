@@ -186,7 +186,7 @@ class RunningIndex:
         for name in {name for name, _ in cycle.vacated}:
             if name in self.runs:
                 self._drop_vacated(self.runs[name])
-        for name, reservation in cycle.returning.items():
+        for name, reservation in (cycle.returning | cycle.leaving).items():
             if name in self.runs and self.runs[name].state != "leaving":
                 self.add(reservation, reservation.leases)
 
@@ -295,7 +295,7 @@ class RunningIndex:
             self._remove(reservation.id)
         self._changed.add(reservation.id)
         self._added += 1
-        is_leaving = reservation.phase == "revoking" or reservation.id in self.cycle.returning
+        is_leaving = reservation.phase == "revoking" or reservation.id in self.cycle.returning | self.cycle.leaving
         return self._put(reservation, leases, "leaving" if is_leaving else "held", (1, self._added))
 
     def _put(

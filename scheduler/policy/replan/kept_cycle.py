@@ -388,7 +388,7 @@ class KeptCycle:
         # Speed: the fields of a key stand in the entry of the heap, where they are compared faster than in the key.
         lines = [(*key, demand, self._lines[demand], self._take_each(demand)) for demand, key in self._list_open()]
         heapify(lines)
-        placed, terms = set[Demand](), set[tuple[float | None, Demand]]()
+        placed, terms = set[Demand](), set[tuple[float | None, float | None, Demand]]()
         while lines:
             _, _, _, name, demand, line, run = lines[0]
             leases = next(run, None)
@@ -397,7 +397,8 @@ class KeptCycle:
                 continue
             decide(Assign(reservation=name, leases=leases))
             if timed and name in timed:
-                terms.add((timed[name].request.ttl, demand))
+                row = timed[name]
+                terms.add((row.request.ttl, self.cycle.view.find_max_runtime(row), demand))
             else:
                 placed.add(demand)
             key = names.pop(name)
@@ -407,8 +408,10 @@ class KeptCycle:
                 heappop(lines)
             else:
                 heapreplace(lines, (*following, demand, line, run))
-        terms.update((None, demand) for demand in placed)
-        self.cycle.timers.lease_terms.update(Terms(ttl, each.shape.pool, each.shape.system) for ttl, each in terms)
+        terms.update((None, None, demand) for demand in placed)
+        self.cycle.timers.lease_terms.update(
+            Terms(ttl, each.shape.pool, each.shape.system, limit) for ttl, limit, each in terms
+        )
 
     def _take_each(self, demand: Demand) -> Iterator[tuple[Placement, ...]]:
         """Yield the leases of the reservations of a demand, one after the other, until the demand fits nowhere."""
