@@ -185,9 +185,7 @@ class Reader(Protocol):
         """Return the quota accounts, sorted by name, without deleted (forgotten) ones."""
 
     async def list_run_times(self, account: str | None, job: str | None) -> list[RunTimes]:
-        """Return the run times of the classes of this account and job (None: any), sorted by id: the most similar
-        classes before those with more work.
-        """
+        """Return the run times of the classes of this account and job (None: any), sorted by id."""
 
     async def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick, or {} before the first tick."""
