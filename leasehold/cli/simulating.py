@@ -2,12 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, one_line
-from leasehold.cli.output import AsJson, print_json, print_thing
+from leasehold.cli.output import AsJson, choose, print_json, print_thing
 from leasehold.cli.root import app, example
 
 if TYPE_CHECKING:
@@ -16,11 +17,27 @@ if TYPE_CHECKING:
 
 TRACE_NAMES: Final = (".swf", ".swf.gz")
 SCENARIO_NAMES: Final = (".json", ".toml")
+REQUESTED_TIMES: Final = "--requested-times"
+WAYS: Final = ("expected", "limit")
+"""What the requested time of a job becomes: the values of `--requested-times`."""
 MOST_SKIPPED: Final = 5
 """Most skipped lines of a workload trace that are printed. Of further skipped lines only the number is printed."""
 
 
+class TraceCommand(TyperCommand):
+    """A command with the option `--requested-times[=WAY]`. Without a way it is the first one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the first way to each `--requested-times` that has none, then parse `args`."""
+        completed = []
+        for arg, following in zip(args, [*args[1:], ""], strict=True):
+            is_alone = arg == REQUESTED_TIMES and following not in WAYS
+            completed.append(f"{arg}={WAYS[0]}" if is_alone else arg)
+        return super().parse_args(ctx, completed)
+
+
 @app.command(
+    cls=TraceCommand,
     epilog=example(
         "leasehold simulate scenario.json --json",
         "leasehold simulate scenario.json --html report.html",
@@ -28,7 +45,8 @@ MOST_SKIPPED: Final = 5
         "leasehold simulate log.swf.gz --compare queue=fifo,size --plot queues.png",
         "leasehold simulate log.swf.gz --compare queue=fifo,size profile=pack,spread",
         "leasehold simulate log.swf.gz --compare queue=fifo,size --html report.html",
-    )
+        "leasehold simulate log.swf.gz --requested-times=limit",
+    ),
 )
 def simulate(  # noqa: PLR0913, PLR0917 - an option each
     file: Annotated[
@@ -58,6 +76,13 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     elastic_share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of each job's processors that becomes an elastic component.")
     ] = 0.0,
+    requested_times: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[expected|limit]",
+            help="Make the requested time of each job its expected_runtime; =limit: its max_runtime, at which it ends.",
+        ),
+    ] = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(
@@ -99,7 +124,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     if name.endswith(TRACE_NAMES) or (config is not None and not name.endswith(SCENARIO_NAMES)):
         runs, workload = _play_trace(
             file, config, choices, plot, slots=slots, limit=limit, system=system, share=elastic_share,
-            skip_bad=skip_bad, records=html is not None or plot is not None,
+            requested_times=requested_times, skip_bad=skip_bad, records=html is not None or plot is not None,
         )  # fmt: skip
         _report(runs, workload, compared=bool(choices), as_json=as_json)
         if html is None and plot is None:
@@ -119,6 +144,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
         "--limit": limit,
         "--system": system,
         "--elastic-share": elastic_share,
+        REQUESTED_TIMES: requested_times,
         "--compare": choices,
         "--plot": plot,
         "--skip-bad": skip_bad,
@@ -145,6 +171,7 @@ def _play_trace(  # noqa: PLR0913 - an option each
     limit: int | None,
     system: str | None,
     share: float,
+    requested_times: Any,
     skip_bad: bool,
     records: bool,
 ) -> "tuple[list[Run], Workload]":
@@ -157,6 +184,8 @@ def _play_trace(  # noqa: PLR0913 - an option each
     from scheduler.simulation.workload import TraceError, read_workload
     from workers.configuration import find_configuration, read_configuration
 
+    if requested_times is not None:
+        choose(REQUESTED_TIMES, requested_times, WAYS)
     if plot is not None:
         check_plotting(plot)
     if find_configuration(config) is None:
@@ -168,7 +197,8 @@ def _play_trace(  # noqa: PLR0913 - an option each
         # Only jobs that every fleet can serve are played, so that the results can be compared.
         most = min(fleet.most_processors for fleet in fleets)
         workload = read_workload(file, most, limit=limit, skip_bad=skip_bad)
-        return play_all(workload, combinations, fleets, share, records=records), workload
+        runs = play_all(workload, combinations, fleets, share, records=records, requested_times=requested_times)
+        return runs, workload
     except TraceError as error:
         raise CommandError(one_line(str(error)), BAD_INPUT) from None
     except CutOffError as error:

@@ -24,7 +24,7 @@ from scheduler.simulation.fleet import Fleet, make_fleet
 from scheduler.simulation.metrics import Processors, Summary
 from scheduler.simulation.timeline import Timeline
 from scheduler.simulation.trace import TracePlay
-from scheduler.simulation.workload import Workload
+from scheduler.simulation.workload import RequestedTimes, Workload
 
 MOST_COMBINATIONS: Final = 100
 
@@ -152,16 +152,18 @@ def play_all(
     elastic_share: float,
     *,
     records: bool = False,
+    requested_times: RequestedTimes | None = None,
 ) -> list[Run]:
     """Simulate the workload on each fleet, and return a Run for each. `elastic_share`: share of each job's processors
-    that becomes an elastic component. `records`: whether each run has its timeline.
+    that becomes an elastic component. `records`: whether each run has its timeline. `requested_times`: what the
+    requested times of the jobs become (None: nothing).
 
     Raises CutOffError on Ctrl-C, InvalidInputError for a simulation that would never end.
     """
     runs: list[Run] = []
     with _open_bars(len(workload.jobs), len(fleets)) as begin:
         for combination, fleet in zip(combinations, fleets, strict=True):
-            play = TracePlay(workload, fleet, elastic_share, records=records)
+            play = TracePlay(workload, fleet, elastic_share, records=records, requested_times=requested_times)
             try:
                 play.play(begin(combination.label or workload.path.name, play))
             except KeyboardInterrupt:
@@ -288,6 +290,8 @@ def make_table(runs: Sequence[Run]) -> Table:
     for name, find in list_widths([run.summary for run in runs]):
         found = [find(run.summary) for run in runs]
         table.add_row(name, *("" if each is None else show_seconds(each) for each in found))
+    if any(run.summary.at_limit for run in runs):
+        table.add_row("at limit", *(f"{run.summary.at_limit:,}" for run in runs))
     for key in sorted({(line.pool, line.offering, line.market) for run in runs for line in run.summary.bill}):
         table.add_row(_name(*key), *(_show_bill(run.summary, key) for run in runs))
     return table

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import LIMIT, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import WITH_MACHINE
@@ -176,6 +176,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     are present (static hosts always are). `instance_hours` and `cost`: of launched machines, from the cloud's answer
     until they are terminated or the run ends. `grants`: elastic instances that were leased. `revocations`: elastic
     instances that were reclaimed or lost before their job's end. `left`: jobs that had not ended at the end of the run.
+    `at_limit`: jobs that ended at the `max_runtime` that their account enforces; their run time is the `max_runtime`.
     `bill`: hours and dollars by offering, if the simulation has a market; then `cost` is the sum of these dollars.
     """
 
@@ -198,6 +199,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     ticks: int
     wall_seconds: float
     waits_by_width: tuple[WidthWaits, ...] = ()
+    at_limit: int = 0
     bill: tuple[BillLine, ...] = ()
 
 
@@ -248,6 +250,7 @@ class RunMetrics:
         self._slowdowns: list[float] = []
         self._leased_seconds = self._present_seconds = self._instance_seconds = self._cost = 0.0
         self._curves = [CurveRecorder() for _ in range(2)]
+        self._at_limit = 0
         self.launches = self.interruptions = self.preemptions = self.grants = self.revocations = 0
         self.ended_at = 0.0
         """When the last job ended so far, in seconds on the virtual clock."""
@@ -289,6 +292,9 @@ class RunMetrics:
         elif row.finished_at is not None:
             begun = self._first_lease.pop(row.id, row.finished_at)
             turnaround, run = row.finished_at - row.created_at, row.request.runtime or 0.0
+            if row.reason == LIMIT:
+                self._at_limit += 1
+                run = min(run, row.request.max_runtime or run)
             self._waits.append(begun - row.created_at)
             self._widths.append(row.request.instances)
             self._turnarounds.append(turnaround)
@@ -339,6 +345,7 @@ class RunMetrics:
             ticks=ticks,
             wall_seconds=wall_seconds,
             waits_by_width=tuple(_sort_by_width(self._widths, self._waits)),
+            at_limit=self._at_limit,
             bill=bill,
         )
 

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from scheduler.model.events import Event
+from scheduler.model.rules import merge_rules
 from scheduler.model.validation import InvalidInputError, fault
 from scheduler.operations.commands.slot_commands import INTERRUPTED
 from scheduler.operations.ending_leases import REVOKED
@@ -23,7 +24,7 @@ from scheduler.simulation.fleet import FOREVER, Fleet
 from scheduler.simulation.loop import EventLoop, Holders, Interruptions
 from scheduler.simulation.metrics import Bill, Processors, RunMetrics, Summary
 from scheduler.simulation.timeline import Timeline, TimelineRecorder
-from scheduler.simulation.workload import Workload, list_submissions
+from scheduler.simulation.workload import RequestedTimes, Workload, list_enforcing_accounts, list_submissions
 
 ENDED_KEPT: Final = 1000
 """After how many new events a trace run deletes the events and the ended rows, so that reads stay fast."""
@@ -63,7 +64,7 @@ class Setbacks:
         Raises InvalidInputError if the job has had too many setbacks.
         """
         job = event.reservation or ""
-        if event.name == "reservation_released":
+        if event.name in {"reservation_released", "reservation_expired"}:
             del self._by_job[job]
         elif event.name == "reservation_pending":
             self._by_job[job] += 1
@@ -98,20 +99,24 @@ class TracePlay:
         setbacks: Setbacks | None = None,
         *,
         records: bool = False,
+        requested_times: RequestedTimes | None = None,
     ) -> None:
         """Prepare the run of `workload` on `fleet`. `elastic_share`: the share of each job's processors that are
         elastic. `setbacks`: stops a run that would never end (default: with the limits of this module). `records`:
-        whether the run records its timeline, which takes time.
+        whether the run records its timeline, which takes time. `requested_times`: what the requested times of the jobs
+        become (None: nothing).
         """
         self._workload = workload
-        self.cluster = build_cluster(fleet.document, fleet.cloud)
+        accounts = list_enforcing_accounts(workload) if requested_times == "limit" else {}
+        document = merge_rules(fleet.document, {"accounts": accounts}) if accounts else fleet.document
+        self.cluster = build_cluster(document, fleet.cloud)
         self._holders = Holders(self.cluster, confirm_needlessly=False)
         self._interruptions = Interruptions(self.cluster)
         self._setbacks = setbacks or Setbacks()
         self._metrics = RunMetrics(fleet.rules)
         self._bill = Bill(self.cluster) if fleet.cloud.market.is_on else None
         self._loop = EventLoop(self.cluster, self._process_events, lambda _: None, kicks=True, wakes=True)
-        self._submissions = list_submissions(workload, fleet.system, elastic_share)
+        self._submissions = list_submissions(workload, fleet.system, elastic_share, requested_times)
         self._next = next(self._submissions, None)
         self._seen = len(self.cluster.store.events)
         self._prunes = 0

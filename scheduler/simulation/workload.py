@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import floor
 from pathlib import Path
+from typing import Final, Literal
 
 from scheduler.model.command_schemas import MOST_INSTANCES, ComponentDocument, ReservationDocument
 from scheduler.protocol.input_files import open_input
@@ -310,25 +311,45 @@ def read_workload(path: Path, most_processors: int, *, limit: int | None = None,
     return Workload(path, tuple(ordered), tuple(skipped[: limit - len(jobs)] if limit is not None else skipped))
 
 
+RequestedTimes = Literal["expected", "limit"]
+"""What the requested time of a job becomes: its `expected_runtime`, or its `max_runtime`, which its account enforces.
+"""
+UNKNOWN_USER: Final = "user-unknown"
+"""The account of jobs without a user, if requested times are limits."""
+
+
 def list_submissions(
-    workload: Workload, system: str, elastic_share: float = 0.0
+    workload: Workload, system: str, elastic_share: float = 0.0, requested_times: RequestedTimes | None = None
 ) -> Iterator[tuple[float, ReservationDocument]]:
     """Yield for each job its submit time, in seconds from the first job's submit, and its reservation document.
 
     `elastic_share`: the share of a job's processors that become an elastic component. The number of elastic processors
-    is rounded down, and at least one processor stays essential.
+    is rounded down, and at least one processor stays essential. `requested_times`: see `make_reservation`.
     """
     for number, job in enumerate(workload.jobs, start=1):
-        yield job.submit_seconds - workload.begins_at, make_reservation(job, f"job-{number}", system, elastic_share)
+        document = make_reservation(job, f"job-{number}", system, elastic_share, requested_times)
+        yield job.submit_seconds - workload.begins_at, document
 
 
-def make_reservation(job: Job, name: str, system: str, elastic_share: float) -> ReservationDocument:
+def list_enforcing_accounts(workload: Workload) -> dict[str, dict[str, bool]]:
+    """Return the accounts of the workload as rules by which they enforce the `max_runtime` of their jobs."""
+    return {name: {"enforce_max_runtime": True} for name in sorted({_name_account(job) for job in workload.jobs})}
+
+
+def _name_account(job: Job) -> str:
+    return f"user-{job.user}" if job.user >= 0 else UNKNOWN_USER
+
+
+def make_reservation(
+    job: Job, name: str, system: str, elastic_share: float, requested_times: RequestedTimes | None = None
+) -> ReservationDocument:
     """Return the reservation document of a job with n processors: n instances of one cpu each, without a ttl. `name`:
     the id of the reservation.
 
     `elastic_share`: the share of the instances that are elastic; the scheduler may grant or reclaim them while the job
-    runs.
+    runs. `requested_times`: what the requested time becomes (None: it decides the `size` alone).
     """
+    asked = job.requested_seconds or None
     elastic = min(floor(job.processors * elastic_share + ROUNDING), job.processors - 1)
     components = [_make_component("main", "essential", job.processors - elastic)]
     if elastic:
@@ -337,10 +358,12 @@ def make_reservation(job: Job, name: str, system: str, elastic_share: float) -> 
         {
             "id": name,
             "system": system,
-            "account": f"user-{job.user}" if job.user >= 0 else None,
+            "account": _name_account(job) if job.user >= 0 or requested_times == "limit" else None,
             "size": (job.requested_seconds or job.run_seconds) * job.processors,
             "ttl": 0.0,
             "runtime": job.run_seconds,
+            "expected_runtime": asked if requested_times == "expected" else None,
+            "max_runtime": asked if requested_times == "limit" else None,
             "components": tuple(components),
         }
     )

@@ -113,6 +113,30 @@ def test_a_share_of_each_job_may_be_elastic(run: Run, tmp_path: Path) -> None:
     assert (reported["grants"], reported["revocations"]) == (["2", "2", "2"], ["0", "0", "1"])
 
 
+@pytest.mark.parametrize(
+    ("words", "ended"),
+    [
+        (("log.swf",), None),
+        (("log.swf", "--requested-times"), None),
+        (("--requested-times", "log.swf"), None),
+        (("log.swf", "--requested-times=expected"), None),
+        (("log.swf", "--requested-times=limit"), 1),
+        (("--requested-times", "limit", "log.swf"), 1),
+    ],
+)
+def test_requested_times_are_expectations_or_limits(
+    words: tuple[str, ...], ended: int | None, run: Run, tmp_path: Path
+) -> None:
+    lines = [a_line(number, row, requested=150) for number, row in enumerate(ROWS, start=1)]
+    write_log(tmp_path, *lines)
+    found = run("simulate", *words, "--config", "fleet.toml", "--json")
+    assert (found.status, found.err) == (0, "")
+    summary = json.loads(found.out)
+    assert (summary["finished"], summary.get("at_limit")) == (6, ended)
+    table = run("simulate", *words, "--config", "fleet.toml").out
+    assert ("at limit" in table) == (ended is not None)
+
+
 def test_a_setting_of_a_pool_may_be_compared_too(run: Run) -> None:
     found = run("simulate", "log.swf", "--config", "fleet.toml", "--compare", "pools.nodes.max_slots=2,3", "--json")
     assert [each["makespan"] for each in json.loads(found.out)["runs"]] == [310, 201]
@@ -202,6 +226,7 @@ def test_a_play_that_never_ends_is_named(run: Run, tmp_path: Path) -> None:
         (("--compare", "pools.lab.max_slots=3"), "--compare pools.lab.max_slots: expected "),
         (("queue=fifo",), "expected further arguments only after --compare, got queue=fifo"),
         (("--elastic-share", "2"), "Invalid value for '--elastic-share'"),
+        (("--requested-times=no",), "--requested-times: expected one of expected, limit, got 'no'"),
         (("--slots", "0"), "Invalid value for '--slots'"),
         (("--system", "arm"), '--system: expected one of: x86_64-linux, got "arm"'),
     ],
@@ -214,9 +239,10 @@ def test_wrong_options_are_one_line_and_nothing_is_played(words: tuple[str, ...]
 
 def test_options_of_a_trace_are_refused_for_a_scenario(run: Run, tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('{"timeline": []}')
-    found = run("simulate", "one.json", "--slots", "3")
-    assert found.status == 2
-    assert found.complaints == ["leasehold: --slots: expected a trace (.swf or .swf.gz), got one.json"]
+    for option, words in (("--slots", ["--slots", "3"]), ("--requested-times", ["--requested-times"])):
+        found = run("simulate", "one.json", *words)
+        assert found.status == 2
+        assert found.complaints == [f"leasehold: {option}: expected a trace (.swf or .swf.gz), got one.json"]
 
 
 def test_a_file_of_any_name_is_a_trace_where_a_fleet_is_named(run: Run, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The summary of a replayed trace: examples computed by hand, and rules that hold for any trace."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,15 @@ from scheduler.model.events import Event
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.metrics import Spread, Summary, WidthWaits
 from scheduler.simulation.trace import Setbacks, TracePlay
-from scheduler.simulation.workload import Job, Workload, list_submissions, make_reservation, read_workload
-from tests.traces.logs import Document, Row, a_fleet, a_line, a_log, a_pool, an_ec2_pool, play, play_rows
+from scheduler.simulation.workload import (
+    Job,
+    RequestedTimes,
+    Workload,
+    list_submissions,
+    make_reservation,
+    read_workload,
+)
+from tests.traces.logs import Document, Row, a_fleet, a_line, a_log, a_pool, an_ec2_pool, play, play_rows, write_log
 
 THREE = ((0, 10, 2), (5, 20, 1), (6, 5, 1))
 """On two hosts the first job has both until 10 s; then the others run until 30 s and 15 s."""
@@ -161,6 +169,41 @@ def test_a_job_becomes_a_reservation_with_its_fields() -> None:
         2400,
         None,
     )
+
+
+def test_a_requested_time_becomes_what_is_wanted_and_the_run_time_stays() -> None:
+    job = Job(7, 60, 300, 8, 200, user=-1, group=-1, application=-1, queue=-1)
+
+    def fields(job: Job, way: RequestedTimes | None) -> tuple[str | None, float | None, float | None, float | None]:
+        made = make_reservation(job, "job-1", "x", 0, way)
+        return made.account, made.runtime, made.expected_runtime, made.max_runtime
+
+    assert fields(job, None) == (None, 300, None, None)
+    assert fields(job, "expected") == (None, 300, 200, None)
+    # a job of an unknown user has an account, too, which enforces its limit
+    assert fields(job, "limit") == ("user-unknown", 300, None, 200)
+    assert fields(replace(job, user=3), "limit") == ("user-3", 300, None, 200)
+    assert fields(replace(job, requested_seconds=None), "limit") == ("user-unknown", 300, None, None)
+    assert fields(replace(job, requested_seconds=0), "expected") == (None, 300, None, None)
+
+
+@pytest.mark.parametrize(
+    ("way", "makespan", "at_limit", "p99"), [(None, 160, 0, 100), ("expected", 160, 0, 100), ("limit", 120, 1, 60)]
+)
+def test_a_job_that_runs_for_longer_than_requested_ends_at_its_limit_where_requested_times_are_limits(
+    way: RequestedTimes | None, makespan: float, at_limit: int, p99: float, tmp_path: Path
+) -> None:
+    """One host. The first job runs for 100 s and has requested 60, the second one runs for 60 and has requested 60."""
+    fleet = a_fleet(a_pool(max_slots=1))
+    rows: list[Row] = [(0, 100, 1), (0, 60, 1)]
+    path = write_log(tmp_path, *(a_line(number, row, requested=60) for number, row in enumerate(rows, start=1)))
+    played = TracePlay(read_workload(path, fleet.most_processors), fleet, requested_times=way)
+    played.play()
+    summary = played.sum_up()
+    assert (summary.finished, summary.makespan, summary.at_limit) == (2, makespan, at_limit)
+    assert summary.waits_by_width[0].p99 == pytest.approx(p99 * 0.99)
+    # The run time of the job that ended at its limit is 60 s.
+    assert summary.slowdown.mean == pytest.approx((1 + (p99 + 60) / 60) / 2)
 
 
 @pytest.mark.parametrize(
