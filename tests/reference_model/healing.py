@@ -134,7 +134,7 @@ def holders_on(picture: Picture, site: Site, *phases: str) -> list[Reservation]:
 def take_back(picture: Picture, reservation: Reservation) -> None:
     """Rule: "Whatever its `restart_policy`: … `revoking` for `interruption_grace` at most (unset: until the
     deadline; never beyond it), and with a grace of 0 placed in the same tick. With `on_interruption: fail` it fails
-    instead."
+    instead." Without a grace, too, "when a slot that it needs is gone".
     """
     if reservation.request.on_interruption == "fail":
         fail(picture, reservation, "slot_interrupted")
@@ -145,7 +145,7 @@ def take_back(picture: Picture, reservation: Reservation) -> None:
     ends += [
         site.row.interrupted_by for site in picture.sites if site.id in slots and site.row.interrupted_by is not None
     ]
-    if not ends or min(ends) <= picture.now:
+    if not ends or min(ends) <= picture.now or not is_there(picture, reservation):
         requeue(picture, reservation, "slot_interrupted")
         return
     picture.decide("requeue", reservation.id, "slot_interrupted", f"by {min(ends):g}")

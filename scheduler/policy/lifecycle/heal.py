@@ -175,7 +175,9 @@ def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
             _fail(cycle, reservation, "slot_interrupted")
             continue
         slots = [cycle.view.slots[lease.slot] for lease in reservation.leases if lease.slot in cycle.view.slots]
-        revoke_by = _find_grace_end(cycle, reservation, slots)
+        # A grace would end in the next cycle if another machine is gone already (`_end_graces`).
+        is_whole = _has_all_slots(cycle, reservation)
+        revoke_by = _find_grace_end(cycle, reservation, slots) if is_whole else None
         cycle.timers.add(revoke_by)
         decision = Requeue(reservation=reservation.id, reason="slot_interrupted", revoke_by=revoke_by)
         if revoke_by is None:
