@@ -131,7 +131,7 @@ class CycleState:
         gets no new lease before the grace period ends.
         """
         self.leaving: dict[str, Reservation] = {}
-        """Reservation id -> a reservation at its limit that keeps its leases for a grace period and then ends."""
+        """Reservation id -> a reservation that this cycle revokes at its limit. It ends after a grace period."""
         self.balances = NO_BALANCES
         """What the quota accounts have left after the step `charge`, minus preemptions; without accounts if no queue is
         `quota`.
@@ -215,7 +215,6 @@ class CycleState:
         self.over.add(reservation.id)
         self.requeued.pop(reservation.id, None)
         self.returning.pop(reservation.id, None)
-        self.leaving.pop(reservation.id, None)
         for lease in reservation.leases:
             slot_info = self.slot_infos.get(lease.slot)
             if slot_info is not None and (reservation.id, lease.component) in slot_info.leases:

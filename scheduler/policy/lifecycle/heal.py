@@ -125,7 +125,6 @@ def _end_graces(cycle: CycleState) -> None:
         elif is_at_limit(reservation):
             if is_shorter:
                 cycle.decide(Expire(reservation=reservation.id, reason=LIMIT, revoke_by=revoke_by))
-            cycle.leaving[reservation.id] = reservation
         else:
             if is_shorter:
                 cycle.decide(Requeue(reservation=reservation.id, reason=reason, revoke_by=revoke_by))

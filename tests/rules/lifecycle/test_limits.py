@@ -4,6 +4,12 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.accounts import Account
+from scheduler.model.decisions import Expire
+from scheduler.model.view import View
+from scheduler.policy.plan import plan
+from tests.builders import NOW, a_component, a_lease, a_reservation, some_rules
+from tests.builders import a_slot as a_row
 from tests.rules.playing import Cases, Document, a_scenario, a_slot, act, notice, play_out, submit, tick, ticks
 
 TWO = [{"name": "w", "count": 2}]
@@ -13,10 +19,11 @@ STRETCHING = [{"name": "main"}, {"name": "e", "kind": "elastic", "count": 2}]
 def limited(*timeline: Document, grace: float = 30, most: float = 60, **parts: Any) -> Document:
     """r1 of the account `a`, which enforces its limit, is submitted at 0. It has linux-1 from the first tick on."""
     fields = {"account": "a", "max_runtime": most, **parts.pop("fields", {})}
+    rich = parts.pop("rich", [])
     scheduler = {"preemption_grace": grace, **parts.pop("scheduler", {})}
     parts = {"slots": [a_slot("linux-1")], "pool": {"max_slots": 1, **parts.pop("pool", {})}, **parts}
     document = a_scenario(submit(0, "r1", **fields), *timeline, scheduler=scheduler, **parts)
-    document["config"]["accounts"] = {"a": {"enforce_max_runtime": True}, "b": {}}
+    document["config"]["accounts"] = {"a": {"enforce_max_runtime": True}, "b": {}, "rich": {"balance": rich}}
     return document
 
 
@@ -106,6 +113,10 @@ CASES: Cases = {
         limited(tick(0), act(30, "forget_account", "a"), *ticks(60, 99)),
         [["assign r1 linux-1"], [], []],
     ),
+    "an account that is created again has no earlier reservations": (
+        limited(tick(0), act(30, "forget_account", "a"), enforce(40, True), *ticks(60, 99)),
+        [["assign r1 linux-1"], [], []],
+    ),
     "a gang ends as a whole": (
         limited(
             *ticks(0, 60, 90),
@@ -148,6 +159,10 @@ CASES: Cases = {
             ["expire r1 limit"],
         ],
     ),
+    "a notice comes at the limit": (
+        limited(tick(0), notice(60, deadline=9), *ticks(60, 69), pool={"max_slots": 2}),
+        [["assign r1 linux-1"], ["expire r1 limit", "drain linux-1 interrupted"], ["expire r1 limit"]],
+    ),
     "a drain ends during the grace": (
         limited(tick(0), act(40, "drain", "linux-1"), *ticks(40, 60, 65), pool={"drain_timeout": 25}),
         [
@@ -165,6 +180,22 @@ CASES: Cases = {
             ["expire r1 limit", "expire r1 limit", "terminate linux-1 timeout"],
         ],
     ),
+    "the drain of the slot of an elastic instance ends at the limit": (
+        limited(
+            tick(0),
+            act(35, "drain", "linux-2"),
+            *ticks(35, 60, 90),
+            fields={"components": [{"name": "main"}, {"name": "e", "kind": "elastic"}]},
+            slots=[a_slot("linux-1"), a_slot("linux-2")],
+            pool={"max_slots": 2, "drain_timeout": 25},
+        ),
+        [
+            ["assign r1 linux-1", "grant r1 e linux-2 room"],
+            [],
+            ["expire r1 limit", "terminate linux-2 timeout"],
+            ["expire r1 limit"],
+        ],
+    ),
     # a lease that is being revoked already has its deadline; the next one counts from its own begin
     "interrupted before its limit": (
         limited(tick(0), notice(50, deadline=20), *ticks(50, 60, 70, 129, 130), pool={"max_slots": 2}, grace=0),
@@ -180,6 +211,15 @@ CASES: Cases = {
     "of the account of a system with a grace of its own": (
         limited(*ticks(0, 60, 65), scheduler={"system": {"x86_64-linux": {"preemption_grace": 5}}}),
         [["assign r1 linux-1"], ["expire r1 limit"], ["expire r1 limit"]],
+    ),
+    "what is at its limit is not preempted in the same tick": (
+        limited(tick(0), submit(60, "r2", account="rich"), *ticks(60, 61, 90), scheduler={"queue": "quota"}, rich=[50]),
+        [
+            ["assign r1 linux-1 at 5"],
+            ["expire r1 limit", "r2 waits at_max_slots"],
+            ["r2 waits at_max_slots"],
+            ["expire r1 limit", "assign r2 linux-1 at 0"],
+        ],
     ),
     "under quota, where it pays until its end": (
         limited(submit(1, "r2", account="b"), *ticks(1, 61, 91), scheduler={"queue": "quota"}),
@@ -246,3 +286,18 @@ def test_the_ticks_come_at_the_limit_and_at_the_end_of_the_grace() -> None:
 def test_a_limit_that_no_account_enforces_causes_no_wake_up() -> None:
     document = limited(tick(7), fields={"account": "b"}, wakes=True, until=999, pool={"min_slots": 1})
     assert play_out(document).tick_times == [7]
+
+
+@pytest.mark.parametrize(("seconds", "revoke_by"), [(40, NOW + 30), (9, NOW + 9), (0, None), (-1, None)])
+def test_the_grace_at_a_limit_ends_with_the_first_machine_that_ec2_takes_back(
+    seconds: float, revoke_by: float | None
+) -> None:
+    """Here the machine of an elastic instance: a reservation whose essential instance is interrupted is revoked."""
+    parts = (a_component(), a_component("e", kind="elastic"))
+    leases = (a_lease("linux-1"), a_lease("linux-2", component="e", kind="elastic"))
+    fields: dict[str, Any] = {"phase": "leased", "leased_at": NOW - 60, "confirmed_at": NOW, "leases": leases}
+    holder = a_reservation(sequence=1, account="a", max_runtime=60.0, components=parts, **fields)
+    leaving = a_row("linux-2", interrupted_at=NOW - 9, interrupted_by=NOW + seconds)
+    view = View([a_row("linux-1"), leaving, holder, Account(id="a", enforce_max_runtime=True)])
+    found = [each for each in plan(view, some_rules(), NOW).decisions if isinstance(each, Expire)]
+    assert found == [Expire(reservation="r1", reason="limit", revoke_by=revoke_by)]
