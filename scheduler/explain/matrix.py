@@ -379,7 +379,12 @@ class Findings:
         if not limit:
             return None, "the starvation guard is off"
         if has_waited_too_long(self._row.created_at, limit, self._cycle.now):
-            return self._decide("starvation_guard", f"it waits for longer than {limit:g} s, so it is protected itself")
+            own, planned = f"it waits for longer than {limit:g} s, so it is protected itself", self._row.planned_start
+            if planned is not None:
+                seconds = planned - self._cycle.now
+                own += f"; its first planned start {'is in' if seconds > 0 else 'was'} {abs(seconds):.0f} s"
+                own += "" if seconds > 0 else " ago"
+            return self._decide("starvation_guard", own)
         return self._decide(
             "starvation_guard", f"the guard protects reservations that wait for longer than {limit:g} s"
         )

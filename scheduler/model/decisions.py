@@ -158,6 +158,15 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", ta
     epoch: int = 0
 
 
+class PlanStart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="plan_start", tag_field="do"):
+    """Decision to note the first start that the starvation guard has planned for a reservation that it protects. `at`:
+    the time of the start (seconds since the epoch).
+    """
+
+    reservation: str
+    at: float
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
     """Decision to launch a machine for an empty slot. `account`: the account whose demand causes the launch; None: no
     account's demand does.
@@ -261,6 +270,7 @@ Decision = (
     | Terminate
     | Reset
     | Cores
+    | PlanStart
 )
 
 

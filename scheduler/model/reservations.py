@@ -250,6 +250,10 @@ class Reservation(PublicReservation, frozen=True, kw_only=True, gc=False):
     """SHA-256, in hexadecimal, of the key that a holder must present; None: a holder needs only the token."""
     instances: int | None = None
     """Number of instances of the request; None in a row that an older version stored."""
+    planned_start: float | None = None
+    """The first start that the starvation guard has planned for the reservation while it waits (seconds since the
+    epoch); None: it has planned none.
+    """
     sender: str | None = None
     """Host that sent an unsigned submission, for the limits on pending reservations. It is set while the row is
     inserted; the database only counts by it, and no row that is read or published has it.
@@ -397,6 +401,8 @@ def move_reservation(
     check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
     if to in ENDED:
         changes.setdefault("finished_at", now)
+    elif to == "pending":
+        changes.setdefault("planned_start", None)
     moved = msgspec.structs.replace(reservation, phase=to, changed_at=now, reason=reason, **changes)
     detail: dict[str, Any] = {"from": reservation.phase}
     if reason:

@@ -24,6 +24,7 @@ from scheduler.model.validation import (
     Document,
     Levels,
     Name,
+    Positive,
     Seconds,
     SignedLevels,
     Text,
@@ -51,6 +52,12 @@ class SchedulerKeys(Document):
     """Whether later reservations may be placed although an earlier one does not fit."""
     starvation_guard: Seconds = 3600.0
     """Waiting time after which slots that could serve a reservation are kept from later reservations; 0 = off."""
+    guard: Literal["strict", "shadow"] = "shadow"
+    """From which later work the starvation guard keeps slots: `strict` from all, `shadow` from work that is not
+    expected to end before the planned start of the protected reservation.
+    """
+    guard_depth: Positive = 1
+    """With `guard` `shadow`: for how many reservations that have waited too long a slot is kept."""
     preemption: bool = True
     """Whether a better reservation may preempt a running one, in queues and elastic settings with preemption."""
     preemption_grace: Seconds = 30.0

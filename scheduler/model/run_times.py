@@ -1,9 +1,9 @@
 """How long work of one class has run, and how long other work of the class is expected to run.
 
 A class is the work of one account and principal with the same job name (tag `job`, else `name`), system and size. Each
-class has parents, which know more run times but less similar ones: without the size, without the job, and all work.
-The most similar class that can answer is asked. A class answers if it has at least LEAST run times, and if one of them
-is longer than the work has run.
+class has parents, which know more run times but less similar ones: without the size, without the job and system, all
+work of the size, and all work. The most similar class that can answer is asked. A class answers if it has at least
+LEAST run times, and if one of them is longer than the work has run.
 """
 
 from bisect import bisect_right
@@ -51,7 +51,8 @@ class Run(NamedTuple):
 
 def list_classes(request: Request, principal: str | None) -> tuple[str, ...]:
     """Return the ids of the classes of a request, the most similar first, that of all work last. An id is a JSON list:
-    account, principal, job, system, and the sizes of the numbers of instances and cpus as powers of two.
+    account, principal, job, system, and the sizes of the numbers of instances and cpus as powers of two. Its parents
+    have the first four of these, the first two, the sizes alone, and none.
     """
     job = request.tags.get("job") or request.tags.get("name")
     instances = request.instances
@@ -82,7 +83,8 @@ def _list_ids(
     account: str | None, principal: str | None, job: str | None, system: str | None, instances: int, cpus: int
 ) -> tuple[str, ...]:
     parts = (account, principal, job, system, instances, cpus)
-    return (*(name_class(parts[:count]) for count in (6, 4, 2)), ALL)
+    known = (parts, parts[:4], parts[:2], (None,) * 4 + parts[4:])
+    return tuple(dict.fromkeys([*map(name_class, known), ALL]))
 
 
 def is_class_of(name: str, account: str | None = None, job: str | None = None) -> bool:
@@ -144,25 +146,56 @@ def count_runs(runs: Iterable[Run], known: Mapping[str, RunTimes]) -> list[RunTi
 
 
 class Estimates:
-    """How long work is expected to run, from the rows of classes."""
+    """How long work is expected to run, from the rows of classes and its `expected_runtime`."""
 
     def __init__(self, rows: Mapping[str, RunTimes]) -> None:
         self._rows = rows
-        self._sorted: dict[str, tuple[RunTimes, list[float]]] = {}
+        self._sorted: dict[str, tuple[RunTimes, list[float], list[float]]] = {}
+        """Class -> its row, and the run times and ratios of the row in order."""
 
-    def find_run_time(self, classes: Sequence[str], elapsed: float, quantile: float) -> float | None:
-        """Return the run time that work of these classes, which has run for `elapsed` seconds, does not exceed in a
-        share `quantile` of all cases (0 to 1). None: no class can answer. `classes`: see `list_classes`.
+    def find_run_time(self, request: Request, principal: str | None, elapsed: float, quantile: float) -> float | None:
+        """Return the run time that work with this request, which has run for `elapsed` seconds, does not exceed in a
+        share `quantile` (0 to 1) of all cases; None: it is not known.
+
+        It is the shorter of two: (1) the quantile of the most similar class that can answer; (2) if the request states
+        an `expected_runtime`, this time the quantile of the ratios of its own class. While that class has fewer than
+        LEAST run times, (2) is the `expected_runtime` itself.
         """
+        classes = list_classes(request, principal)
+        found = self._ask_classes(classes, elapsed, quantile)
+        stated = request.expected_runtime
+        if stated is not None:
+            ratio = self._find_ratio(classes[0], elapsed / stated, quantile)
+            if ratio is not None and (found is None or stated * ratio < found):
+                found = stated * ratio
+        return found
+
+    def _ask_classes(self, classes: Sequence[str], elapsed: float, quantile: float) -> float | None:
         for name in classes:
-            row = self._rows.get(name)
-            if row is None or len(row.seconds) < LEAST:
-                continue
-            known = self._sorted.get(name)
-            if known is None or known[0] is not row:
-                known = self._sorted[name] = row, sorted(row.seconds)
-            first = bisect_right(known[1], elapsed)
-            longer = len(known[1]) - first
-            if longer:
-                return known[1][first + max(0, ceil(quantile * longer) - 1)]
+            if (known := self._find(name)) is not None:
+                found = _find_quantile(known[1], elapsed, quantile)
+                if found is not None:
+                    return found
         return None
+
+    def _find_ratio(self, name: str, elapsed: float, quantile: float) -> float | None:
+        known = self._find(name)
+        if known is None:
+            return 1.0 if elapsed < 1.0 else None
+        return _find_quantile(known[2], elapsed, quantile) if len(known[2]) >= LEAST else None
+
+    def _find(self, name: str) -> tuple[RunTimes, list[float], list[float]] | None:
+        row = self._rows.get(name)
+        if row is None or len(row.seconds) < LEAST:
+            return None
+        known = self._sorted.get(name)
+        if known is None or known[0] is not row:
+            known = self._sorted[name] = row, sorted(row.seconds), sorted(row.ratios)
+        return known
+
+
+def _find_quantile(ordered: Sequence[float], elapsed: float, quantile: float) -> float | None:
+    """Return this quantile of the values that are greater than `elapsed`; None: there are none."""
+    first = bisect_right(ordered, elapsed)
+    longer = len(ordered) - first
+    return ordered[first + max(0, ceil(quantile * longer) - 1)] if longer else None

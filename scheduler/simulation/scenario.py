@@ -257,6 +257,7 @@ class ReservationRecord(ReservationDocument):
     declined: tuple[Declined, ...] = ()
     revoke_reason: Name | None = None
     revoke_by: Signed | None = None
+    planned_start: Signed | None = None
 
 
 class HoldRecord(Document):

@@ -110,6 +110,7 @@ reservations: Final = Table(
     Column("instances", BigInteger, nullable=True, info={"fixed": True}),
     # NULL: signed, stored by an older version, or of an unknown host.
     _text("sender", null=True, fixed=True),
+    _real("planned_start", null=True),
 )
 Index("reservations_by_phase", reservations.c.phase, reservations.c.sequence)
 Index("reservations_by_mark", reservations.c.marked_at, reservations.c.version)

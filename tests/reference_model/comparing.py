@@ -12,6 +12,7 @@ from scheduler.model.decisions import (
     Expire,
     Launch,
     Plan,
+    PlanStart,
     Requeue,
     Reset,
     Restart,
@@ -91,6 +92,8 @@ def _describe(decision: Decision) -> str:
             words = [type(decision).__name__.lower(), decision.slot, decision.reason]
         case Cores():
             words = ["cores", decision.reservation, decision.component, decision.slot, f"{decision.cpus:.9g}"]
+        case PlanStart():
+            words = ["plan_start", decision.reservation, f"{decision.at:.9g}"]
         case Requeue() | Expire() if decision.revoke_by is not None:
             name = type(decision).__name__.lower()
             words = [name, decision.reservation, decision.reason, f"by {decision.revoke_by:g}"]

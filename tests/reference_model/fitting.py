@@ -48,7 +48,7 @@ def find_lease_limit(pool: Pool) -> float:
 def has_place(site: Site) -> bool:
     """Rule: "It has fewer than `max_leases_per_slot`"; and of `max_uses` some are left."""
     most = site.pool.max_uses
-    is_used_up = most > 0 and site.row.uses + len(site.taken) >= most
+    is_used_up = most > 0 and site.row.uses + len(site.taken) + site.planned >= most
     return not is_used_up and site.load < find_lease_limit(site.pool)
 
 
@@ -94,7 +94,7 @@ def rank_site(picture: Picture, site: Site, reservation: Reservation, component:
     spreads = settings_of(picture.rules, reservation).profile == "spread"
     preferred = sum(site.labels.get(name) == value for name, value in reservation.request.prefers.items())
     beyond = sum(name not in required for name in site.labels)
-    return (-preferred, beyond, site.load if spreads else -site.load, picture.sites.index(site))
+    return (-preferred, beyond, site.load if spreads else -site.load, picture.find_order(site))
 
 
 def could_hold(picture: Picture, site: Site, each: Reservation, component: Component) -> bool:

@@ -291,3 +291,29 @@ def some_waiting(random: Random, config: Document) -> list[Document]:
         | some(random, 0.2, phase="failed", restart_policy="on_failure")
         for number in range(random.choice([0, 0, 2, 3]))
     ]
+
+
+def add_run_times(random: Random, config: Document, known: list[Document], timeline: list[Document]) -> list[Document]:
+    """Return what is known of run times at the start of a scenario, often nothing; then give some requests a job, an
+    `expected_runtime`, and the guard its keys.
+    """
+    if random.random() < 0.5:
+        return []
+    config["scheduler"] |= some(random, 0.1, guard="strict") | some(random, 0.2, guard_depth=2)
+    for each in (*known, *(wish for item in timeline for wish in item.get("submit", ()))):
+        each.update(some(random, 0.5, tags=[{"job": "a"}, {"job": "b"}, {"name": "a"}]))
+        each.update(some(random, 0.2, expected_runtime=[3, 20, 60]))
+    first, last = SYSTEMS[0], SYSTEMS[-1]
+    jobs: list[Document] = [
+        {},
+        {"job": "a", "system": first},
+        {"job": "b", "system": first, "cpus": 1},
+        {"job": "a", "system": last},
+    ]
+    return [each | some_run_times(random) for each in jobs[random.randint(0, 1) :]]
+
+
+def some_run_times(random: Random) -> Document:
+    """The run times of a class, and sometimes their ratios."""
+    seconds = [random.choice([1, 5, 10, 20, 40, 60, 90]) for _ in range(random.choice([3, 5, 6, 12]))]
+    return {"seconds": seconds} | some(random, 0.3, ratios=[[0.5, 1, 1.5, 1, 0.1]])

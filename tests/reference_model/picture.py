@@ -11,6 +11,7 @@ from scheduler.model.launch_backoff import Hold
 from scheduler.model.pools import Pool, offering_key
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.rules import Rules, SchedulerKeys
+from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row
 from tests.reference_model.holding import History
@@ -45,6 +46,8 @@ class Site:
     """The amounts that this tick gave out or reserved here."""
     came: list[tuple[str, str, Amounts]] = field(default_factory=list)
     """Leases that begin here in this tick: reservation, component, amounts."""
+    planned: int = 0
+    """The number of instances that are planned here for a protected reservation."""
     is_new: bool = False
     """Launched in this tick."""
     is_wanted: bool = False
@@ -112,6 +115,7 @@ class Picture:
         """Reservations whose leases this tick has ended: heal decides about each once."""
         self.failed_boots: list[str] = []
         """The pool of each boot that this tick ended."""
+        self.run_times = {row.id: row for row in rows if isinstance(row, RunTimes)}
         self.decisions: list[str] = []
         self.waits: dict[str, str] = {}
         slots = [row for row in rows if isinstance(row, Slot)]
@@ -174,6 +178,10 @@ class Picture:
             if site.id == slot_id and site.row.epoch == epoch and site.row.state in HOLDING:
                 return site
         return None
+
+    def find_order(self, site: Site) -> int:
+        """The position of a slot in slot order."""
+        return [each.row for each in self.sites].index(site.row)
 
     def list_in_pool(self, name: str) -> list[Site]:
         """The slots of one pool, in their order."""

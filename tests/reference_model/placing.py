@@ -2,11 +2,15 @@
 Orchard.
 """
 
+from collections import Counter
+from math import inf
+
 from msgspec.structs import replace
 
 from scheduler.model.reservations import Component, Reservation
 from tests.reference_model.fitting import could_hold, find_need, fits, has_labels, has_room, is_declined
 from tests.reference_model.gangs import Search
+from tests.reference_model.guarding import Planned, estimate, make_twin, plan
 from tests.reference_model.launching import (
     CODES,
     ROOM,
@@ -74,6 +78,10 @@ class Pass:
         """The pools where a launch is withheld from a reservation: they launch nothing for their tier or reserve."""
         self.kept: dict[str, list[Site]] = {}
         """Slots that the starvation guard keeps, by the protected reservation."""
+        self.starts: list[list[Planned]] = []
+        """The ready slots of each planned start."""
+        self.claims: Counter[str] = Counter()
+        """For each slot the number of reservations that got a planned start, or would have, and could use it."""
         self.blocked: list[str] = []
         """Queues that end at a reservation without a lease, because `backfill` is off."""
         self.behind_gang: list[str] = []
@@ -135,9 +143,11 @@ class Pass:
             self.note_wait(each, "behind_queue")
             self.unserved.append(each)
             return
-        if is_blocked or self.is_kept_out(each):
-            self.note_wait(each, "behind_queue")
         found = Search(self.picture, each, [self.ready]).run()
+        if found is None and not is_blocked:
+            found = self.lend(each)
+        if is_blocked or (found is None and self.is_kept_out(each)):
+            self.note_wait(each, "behind_queue")
         if found is not None and not is_blocked:
             self.assign(each, found)
             return
@@ -190,8 +200,72 @@ class Pass:
         if not limit or self.picture.now <= each.created_at + limit:
             return
         is_covered = each not in self.unserved
-        if is_covered or self.foresee_code(each) not in ("capacity", "cordoned"):
+        if not is_covered and self.foresee_code(each) in ("capacity", "cordoned"):
+            return
+        if settings_of(self.picture.rules, each).guard == "strict" or not self.picture.run_times:
             self.kept[each.id] = [site for site in self.ready if could_serve(self.picture, site, each)]
+            return
+        self.kept[each.id] = []
+        if not is_covered:
+            self.plan_start(each)
+
+    def plan_start(self, each: Reservation) -> None:
+        """Rule: "For each slot, the first `guard_depth` reservations in queue order that are protected and could use it
+        get a planned start". It is noted at first. "If the start is not known", or the first one is over by more than
+        10 minutes and 25 % of the wait, all of these slots are kept.
+        """
+        picture, depth = self.picture, settings_of(self.picture.rules, each).guard_depth
+        parts = [component for _, component in list_essential(each)]
+        own = [
+            site
+            for site in (*self.ready, *self.coming)
+            if not site.row.cordoned and not site.is_useless and self.claims[site.id] < depth
+            if any(could_hold(picture, site, each, part) for part in parts)
+        ]
+        self.claims.update(site.id for site in own)
+        sites = [site for site in own if not is_declined(site, each)]
+        noted = each.planned_start
+        over = -inf if noted is None else picture.now - noted
+        planned = None
+        if own and not (over > 600 and over > (picture.now - each.created_at) / 4):
+            planned = plan(picture, each, sites)
+        if planned is None or planned[0].start <= picture.now:
+            self.kept[each.id] = [site for site in sites if site.state == "ready"]
+            return
+        if noted is None:
+            picture.decide("plan_start", each.id, f"{planned[0].start:.9g}")
+        ready = [one for one in planned if one.site.state == "ready"]
+        for one in ready:
+            one.site.planned += one.count
+        self.kept[each.id] = [one.site for one in ready]
+        if ready:
+            self.starts.append(ready)
+
+    def lend(self, each: Reservation) -> list[Site] | None:
+        """Rule: "Later work may use a planned slot if it is expected to end before the planned start, or if it leaves
+        room for the planned instances then."
+        """
+        all_lent = [[one.site for one in start] for start in self.starts]
+        if not all_lent or not self.can_serve(each, [self.ready, *all_lent]):
+            return None
+        twins = {make_twin(one): one for start in self.starts for one in start}
+        found = Search(self.picture, each, [self.ready, list(twins)]).run()
+        if found is not None:
+            return [self.take_beside(each, at, site, twins.get(site)) for at, site in enumerate(found)]
+        end = self.picture.now + estimate(self.picture, each, 0)
+        lent = [[one.site for one in start] for start in self.starts if end <= start[0].start]
+        return Search(self.picture, each, [self.ready, *lent]).run() if lent else None
+
+    def take_beside(self, each: Reservation, at: int, site: Site, beside: Planned | None) -> Site:
+        """Take what one instance needs from the slot for which a twin was found."""
+        if beside is None:
+            return site
+        amounts = find_need(list_essential(each)[at][1], site.pool)
+        beside.site.taken.append(amounts)
+        beside.load += 1
+        if beside.spare is not None:
+            beside.spare = {name: max(0, has - amounts.get(name, 0)) for name, has in beside.spare.items()}
+        return beside.site
 
     def foresee_code(self, each: Reservation) -> str:
         """Return the code with which it would wait if the launches were decided now; nothing is decided."""

@@ -15,6 +15,7 @@ from tests.reference_model.fleets import (
     add_limits,
     add_lives,
     add_markets,
+    add_run_times,
     add_tiers,
     list_slots,
     offering_key,
@@ -56,12 +57,14 @@ def make_scenario(seed: int) -> Document:
     if "budgets" in config:
         spend(Random(-seed), slots, timeline)
     add_limits(Random(f"limits {seed}"), config, known, timeline)
+    run_times = add_run_times(Random(f"run times {seed}"), config, known, timeline)
     return {
         "name": f"seed {seed}",
         "config": config,
         "cloud": cloud,
         "reservations": known,
         "slots": slots,
+        "run_times": run_times,
         "timeline": [*timeline, {"at": story.at + 1, "tick": True}],
     } | some(random, 0.15, kicks=True, wakes=True)
 

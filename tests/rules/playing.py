@@ -180,6 +180,8 @@ def _describe_decision(decision: Document) -> str:
             words += [decision["slot"], decision["offering"] or "", decision["reason"]]
         case "grant" | "revoke":
             words += [decision["reservation"], decision["component"], decision["slot"], decision["reason"]]
+        case "plan_start":
+            words += [decision["reservation"], f"at {decision['at']:g}"]
         case "drain" | "terminate" | "reset" | "stop":
             words += [decision["slot"], decision["reason"]]
         case _:

@@ -137,7 +137,7 @@ def test_it_has_the_run_times_of_the_classes_of_its_reservations() -> None:
         "cpus": 4,
         "seconds": [0.0, 60.5],
     }
-    assert document["run_times"][3] == {"seconds": [3.0, 60.5], "ratios": [0.5]}
+    assert document["run_times"][4] == {"seconds": [4.0, 60.5]}
     player = play_back(document)
     kept = {each.id: (each.seconds, each.ratios) for each in player.cluster.store.find_run_times()}
     assert kept == {each.id: (each.seconds, each.ratios) for each in known}

@@ -157,7 +157,7 @@ class TestLearning:
         with ThreadPoolExecutor(2) as threads:
             assert sum(threads.map(learn, range(2))) == count
         # Each batch has written each class once.
-        assert [row.version for row in rivals[0].find_run_times()] == [3, 3, 3, 3]
+        assert [row.version for row in rivals[0].find_run_times()] == [3, 3, 3, 3, 3]
 
     def test_a_worker_that_dies_in_a_batch_counts_nothing_of_it(self, store: Store, clock: Clock) -> None:
         release(store, "r1")
@@ -215,11 +215,11 @@ class TestLearning:
             rows = release(store, f"r{number}", tags={"job": f"job-{number}"})
             clock.now += 1
             with store.transaction() as transaction:
-                change_set = record_runs(transaction, rows, most_classes=5)
+                change_set = record_runs(transaction, rows, most_classes=6)
             ports.view_cache.publish([*change_set.rows, *change_set.gone])
         kept = {*list_classes(rows[0].request, "ann")}
         found = {row.id: row for row in store.find_run_times()}
-        assert len(found) == 5
+        assert len(found) == 6
         assert kept < set(found)
         view = ports.view_cache.load()
         assert view is not None

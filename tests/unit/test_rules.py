@@ -214,6 +214,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "elastic": "yielding",
         "backfill": True,
         "starvation_guard": 3600,
+        "guard": "shadow",
+        "guard_depth": 1,
         "preemption": True,
         "preemption_grace": 30,
         "min_run_time": 0,

@@ -29,6 +29,7 @@ def test_classes_go_from_the_most_similar_to_all_work() -> None:
         '["ci","ann","build","linux",2,3]',
         '["ci","ann","build","linux"]',
         '["ci","ann"]',
+        "[null,null,null,null,2,3]",
         ALL,
     )
 
@@ -59,6 +60,17 @@ def test_a_class_keeps_the_last_run_times(name: str, kept: int) -> None:
     assert (row.seconds[-1], row.ratios, row.released_at) == (30.0, (0.5,), kept + 2.0)
 
 
+REQUEST = a_request(account="ci", system="linux")
+OWN, PARENT = list_classes(REQUEST, None)[:3:2]
+
+
+def estimate(rows: list[RunTimes], elapsed: float, quantile: float, stated: float | None = None) -> float | None:
+    estimates = Estimates({row.id: row for row in rows})
+    return estimates.find_run_time(
+        a_request(account="ci", system="linux", expected_runtime=stated), None, elapsed, quantile
+    )
+
+
 @pytest.mark.parametrize(
     ("elapsed", "quantile", "found"),
     [
@@ -71,17 +83,36 @@ def test_a_class_keeps_the_last_run_times(name: str, kept: int) -> None:
     ],
 )
 def test_the_most_similar_class_that_can_answer_is_asked(elapsed: float, quantile: float, found: float | None) -> None:
-    rows = [a_row("few", 1.0, 1.0), a_row("own", 60.0, 10.0, 20.0, 50.0, 20.0), a_row(ALL, 1.0, 2.0, 3.0, 4.0, 900.0)]
-    estimates = Estimates({row.id: row for row in rows})
-    assert estimates.find_run_time(("none", "few", "own", ALL), elapsed, quantile) == found
+    few = a_row(OWN, 1.0, 1.0)
+    own = a_row(PARENT, 60.0, 10.0, 20.0, 50.0, 20.0)
+    assert estimate([few, own, a_row(ALL, 1.0, 2.0, 3.0, 4.0, 900.0)], elapsed, quantile) == found
+
+
+@pytest.mark.parametrize(
+    ("rows", "elapsed", "found"),
+    [
+        ([], 0.0, 100.0),  # nothing is known: what the request states
+        ([], 100.0, None),  # it was wrong
+        ([a_row(ALL, *[30.0] * 5)], 0.0, 30.0),  # the shorter of both
+        ([a_row(ALL, *[130.0] * 5)], 0.0, 100.0),
+        ([RunTimes(id=OWN, seconds=(500.0,) * 5, ratios=(0.5, 0.5, 0.2, 0.4, 0.9))], 0.0, 50.0),
+        ([RunTimes(id=OWN, seconds=(500.0,) * 5, ratios=(0.5, 0.5, 0.2, 0.4, 0.9))], 60.0, 90.0),
+        ([RunTimes(id=OWN, seconds=(500.0,) * 5, ratios=(0.5, 0.5, 0.2, 0.4, 0.9))], 90.0, 500.0),
+        ([RunTimes(id=OWN, seconds=(500.0,) * 5, ratios=(0.5, 0.5))], 0.0, 500.0),  # too few stated any
+    ],
+)
+def test_a_stated_run_time_counts_as_far_as_others_of_its_class_were_right(
+    rows: list[RunTimes], elapsed: float, found: float | None
+) -> None:
+    assert estimate(rows, elapsed, 0.8, 100.0) == found
 
 
 def test_an_estimate_follows_a_new_row() -> None:
     rows = {ALL: a_row(ALL, *[5.0] * 5)}
     estimates = Estimates(rows)
-    assert estimates.find_run_time((ALL,), 0.0, 0.9) == 5.0
+    assert estimates.find_run_time(REQUEST, None, 0.0, 0.9) == 5.0
     rows[ALL] = a_row(ALL, *[7.0] * 5)
-    assert estimates.find_run_time((ALL,), 0.0, 0.9) == 7.0
+    assert estimates.find_run_time(REQUEST, None, 0.0, 0.9) == 7.0
 
 
 @pytest.mark.parametrize(

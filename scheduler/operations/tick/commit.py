@@ -22,6 +22,7 @@ from scheduler.model.decisions import (
     Fail,
     Grant,
     Launch,
+    PlanStart,
     Preempt,
     Relevel,
     Requeue,
@@ -300,6 +301,8 @@ class _Writer:
                 return self._reservations.make_way([], decision)
             case Relevel():
                 return self._quota.relevel(decision)
+            case PlanStart():
+                return self._reservations.plan_start(decision)
             case Expire() | Fail() | Requeue() | Restart():
                 return self._reservations.write(decision)
             case Launch() | Start() | Stop() | Drain() | Terminate() | Reset():

@@ -19,6 +19,7 @@ from scheduler.model.decisions import (
     Fail,
     Grant,
     Placement,
+    PlanStart,
     Requeue,
     Restart,
     Revoke,
@@ -328,6 +329,14 @@ class ReservationWriter:
                 self.work.put(self.work.slots[lease.slot])
             parted = msgspec.structs.replace(lease, revoke_by=decision.revoke_by)
             add_instance_event(self.work, REVOKED, current.id, parted, decision.reason)
+
+    def plan_start(self, decision: PlanStart) -> str | None:
+        """Store the first planned start of a reservation that still waits; if it does not, return that as text."""
+        current = self.work.reservations.get(decision.reservation)
+        if current is None or current.phase != "pending" or current.planned_start is not None:
+            return "the reservation does not wait for its first planned start any more"
+        self.work.put(msgspec.structs.replace(current, planned_start=decision.at))
+        return None
 
     def write_cores(self, decisions: Sequence[Cores]) -> list[tuple[Cores, str]]:
         """Write the new CPU limits of leases of one reservation that are still right by the current rows. Return the

@@ -63,7 +63,7 @@ def place(cycle: CycleState, queue: Queue, limits: LaunchLimits) -> Unplaced:
     cycle.open_indexes()
     elastic = ElasticStep(cycle, waiting, grant_limits)
     guard = StarvationGuard(cycle, limits, queue.oldest)
-    search = _Search(cycle, waiters, elastic, guard.few)
+    search = _Search(cycle, waiters, elastic, guard)
     unplaced = _serve(cycle, waiters, search, guard)
     shortages = elastic.finish()
     left = _add_late_ones(cycle, search, unplaced, demanding)
@@ -210,8 +210,8 @@ class _Search:
     once, later reservations with the same demand do not fit either.
     """
 
-    def __init__(self, cycle: CycleState, waiters: Queue, elastic: ElasticStep, few_kept: Shortage) -> None:
-        self._cycle, self._elastic = cycle, elastic
+    def __init__(self, cycle: CycleState, waiters: Queue, elastic: ElasticStep, guard: StarvationGuard) -> None:
+        self._cycle, self._elastic, self._guard = cycle, elastic, guard
         different = waiters.different
         self.different = len(different)
         self.runs = _open_runs(cycle, waiters.demands, different, elastic.pools)
@@ -235,17 +235,27 @@ class _Search:
         """Two tables of request classes of which too few instances fitted: `_few_ready` for ready slots, `_few` for
         ready slots together with slots in flight.
         """
-        self._known = (self._without_room, self.uncovered, self.hopeless, self._few_ready, self._few, few_kept)
+        self._known = (
+            self._without_room,
+            self.uncovered,
+            self.hopeless,
+            self._few_ready,
+            self._few,
+            guard.few,
+            *guard.refusals,
+        )
 
     def stretch(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Return slots for a reservation: `slot_infos` if a search found slots, else slots that elastic instances give
-        back for it. Return None if there are neither.
+        """Return slots for a reservation: `slot_infos` if a search found slots, else slots that the starvation guard
+        lends, else slots that elastic instances give back for it. Return None if there are none of these.
 
         A reclaim may free more capacity than the reservation needs, so demands that did not fit before are searched
         again afterwards.
         """
+        if slot_infos is None:
+            slot_infos = self._guard.lend(reservation, demand)
         if self._elastic.is_active:
             slot_infos = self._elastic.serve(reservation, demand, slot_infos)
             for known in self._known if slot_infos is not None else ():

@@ -5,10 +5,13 @@ Orchard's backfill.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, MutableMapping, MutableSet
+from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Final
 
+from scheduler.model.decisions import PlanStart
 from scheduler.model.reservations import Reservation, Shape, is_on_hold
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
@@ -18,6 +21,8 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestC
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.queueing.lending import Lender
+from scheduler.policy.queueing.planned_start import ExpectedEnds, is_late, plan_start
 from scheduler.policy.scaling.launch import TrialLaunch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
@@ -59,6 +64,12 @@ def find_first_protection(view: View, rules: Rules) -> float:
     return inf if oldest is None else oldest.created_at + limit
 
 
+MOST_SLOTS: Final = 256
+"""On how many slots a start is planned at most, or on twice as many as it needs. The start may then be later than
+necessary, so more work runs before it. The reservation itself may use every slot.
+"""
+
+
 class StarvationGuard:
     """Protects reservations that have waited too long: no reservation behind a protected one gets a slot that could
     serve the protected one.
@@ -71,13 +82,16 @@ class StarvationGuard:
         self._cycle, self._limits = cycle, limits
         self.gangs: set[str] = set()
         self.kept: dict[str, SlotIndex] = {}
-        """Id of a protected gang -> the ready slots that the guard keeps for the gang. The key "" -> the slots that the
-        guard keeps for all protected reservations with a single instance.
+        """Id of a reservation with a planned start, or of another protected gang -> the ready slots that the guard
+        keeps for it. The key "" -> those that it keeps for all other protected reservations with a single instance.
         """
+        self._ends = ExpectedEnds(cycle.view, cycle.now)
+        self._lender = Lender(cycle)
+        self._groups: list[_Group] | None = None
         self._kept_out: dict[Demand, bool] = {}
         """Demand for one instance -> whether the instance would fit on a slot that is kept for other reservations.
 
-        Nothing is placed on kept slots, so an answer is valid until further slots are kept.
+        An answer is valid until further slots are kept, or some of them are lent.
         """
         self._oldest = oldest
         self._looked_after: set[_Kind] = set()
@@ -88,6 +102,11 @@ class StarvationGuard:
         """Request class -> the largest number of its instances that fitted when a search on all ready slots, including
         the kept ones, failed. The table is cleared when slots get capacity back.
         """
+
+    @property
+    def refusals(self) -> tuple[MutableSet[Demand] | MutableMapping[Demand, float], ...]:
+        """The demands to which nothing is lent. They are forgotten when slots get capacity back."""
+        return self._lender.refused, self._lender.unlent
 
     @property
     def keeps_any(self) -> bool:
@@ -105,12 +124,16 @@ class StarvationGuard:
         if not has_waited_too_long(reservation.created_at, demand.settings.starvation_guard, self._cycle.now):
             return
         kind = _kind_of(demand)
-        if kind in self._looked_after and (is_covered or len(demand.needs) == 1):
+        plans_start = demand.settings.guard == "shadow" and self._ends.are_known
+        if kind in self._looked_after and (is_covered or len(demand.needs) == 1) and not plans_start:
             return
         if is_covered or not self._waits_otherwise(demand):
             if len(demand.needs) > 1:
                 self.gangs.add(reservation.id)
-            if kind not in self._looked_after:
+            if plans_start:
+                if not is_covered:
+                    self._plan_start(reservation, demand)
+            elif kind not in self._looked_after:
                 self._keep_slots(reservation, demand)
         self._looked_after.add(kind)
 
@@ -121,6 +144,49 @@ class StarvationGuard:
         is_due = has_waited_too_long(self._oldest, demand.settings.starvation_guard, self._cycle.now)
         return not is_due or _kind_of(demand) in self._looked_after
 
+    def _plan_start(self, reservation: Reservation, demand: Demand) -> None:
+        """Plan the start of a reservation on the slots for which it is among the first `guard_depth` protected ones,
+        and keep the planned slots. If the start is not known, or the reservation is late, keep all of these slots.
+        """
+        if self._groups is None:
+            self._groups = _group_slots(self._cycle)
+        depth, now, is_gang = demand.settings.guard_depth, self._cycle.now, len(demand.needs) > 1
+        own = [each for each in self._groups if each.claims < depth and _could_hold(demand.needs, each.slot_infos[0])]
+        if not own:
+            return
+        for group in own:
+            group.claims += 1
+        ready, coming = self._cycle.ready, self._cycle.coming
+        slot_infos = [
+            slot_info
+            for group in own
+            for slot_info in group.slot_infos
+            if slot_info.slot.id not in demand.declined and (ready.has(slot_info) or coming.has(slot_info))
+        ]
+        some = slot_infos[: max(MOST_SLOTS, 2 * len(demand.needs))]
+        start = None if is_late(reservation, now) else plan_start(demand, some, self._ends, now)
+        if start is None or start.time <= now:
+            self._keep(reservation.id if is_gang else "", slot_infos)
+            return
+        if reservation.planned_start is None:
+            self._cycle.decide(PlanStart(reservation=reservation.id, at=start.time))
+        self._cycle.timers.add(start.time)
+        planned = [each for each in start.slots if ready.has(each.slot_info)]
+        if planned:
+            self._keep(reservation.id, [each.slot_info for each in planned])
+            self._lender.add(start.time, planned, self.kept[reservation.id])
+
+    def lend(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
+        """Return slots for a reservation that fits on no other ready slots, and take the capacity: slots with planned
+        starts that come after its expected end, else room beside the planned starts. None: there is none.
+        """
+        if not self._lender.may_lend(demand):
+            return None
+        slot_infos = self._lender.lend(demand, self._ends.find_end_of_new(reservation))
+        if slot_infos is not None:
+            self._kept_out.clear()
+        return slot_infos
+
     def _keep_slots(self, reservation: Reservation, demand: Demand) -> None:
         needs = [need for need in dict.fromkeys(demand.needs) if need.likeness not in self._kept_for]
         slot_infos = self._cycle.ready.list_slot_infos() if needs else ()
@@ -129,15 +195,17 @@ class StarvationGuard:
             for slot_info in slot_infos
             if slot_info.slot.id not in demand.declined and _could_hold(needs, slot_info)
         ]
-        if kept:
-            key = reservation.id if len(demand.needs) > 1 else ""
-            if key not in self.kept:
-                self.kept[key] = self._cycle.make_index()
-            for slot_info in kept:
-                self._cycle.ready.remove(slot_info)
-                self.kept[key].add(slot_info)
+        self._keep(reservation.id if len(demand.needs) > 1 else "", kept)
         if not demand.declined:
             self._kept_for.update(need.likeness for need in needs)
+
+    def _keep(self, key: str, slot_infos: Iterable[SlotInfo]) -> None:
+        for slot_info in slot_infos:
+            if self._cycle.ready.has(slot_info):
+                if key not in self.kept:
+                    self.kept[key] = self._cycle.make_index()
+                self._cycle.ready.remove(slot_info)
+                self.kept[key].add(slot_info)
         self._kept_out.clear()
 
     def keeps_out(self, demand: Demand) -> bool:
@@ -151,10 +219,14 @@ class StarvationGuard:
         return self._kept_out[demand]
 
     def _waits_otherwise(self, demand: Demand) -> bool:
-        if len(demand.alike) > 1:  # one kind of instance may take what another one lacks
+        needs = dict.fromkeys(demand.needs)
+        may_start = any(self._limits.find_start(demand.pools, need, demand.payer) is not None for need in needs)
+        # One kind of instance may take what another one lacks, and a machine that starts serves one of a gang.
+        if len(demand.alike) > 1 or (may_start and len(demand.needs) > 1):
             there = [self._cycle.ready, self._cycle.coming]
             return TrialLaunch(self._cycle, self._limits, demand, there).foresee_code() in {"capacity", "cordoned"}
-        needs = dict.fromkeys(demand.needs)
+        if may_start:
+            return False
         codes = [[code for *_, code in self._limits.list_choices(demand, need)] for need in needs]
         if any(first_code(held) == "capacity" for held in codes):
             return True
@@ -164,6 +236,27 @@ class StarvationGuard:
         if not self._limits.has_cordoned_room(demand):
             return False
         return not has_room_for_some(demand, (self._cycle.ready, self._cycle.coming))
+
+
+@dataclass
+class _Group:
+    """Equal slots that are ready or in flight, and how many reservations with a planned start could use them."""
+
+    slot_infos: list[SlotInfo]
+    claims: int = 0
+
+
+def _group_slots(cycle: CycleState) -> list[_Group]:
+    groups: dict[Hashable, _Group] = {}
+    for index in (cycle.ready, cycle.coming):
+        for slot_info in index.list_slot_infos():
+            capacity = slot_info.capacity
+            key = (slot_info.slot_class, None if capacity is None else tuple(capacity.items()))
+            if key in groups:
+                groups[key].slot_infos.append(slot_info)
+            else:
+                groups[key] = _Group([slot_info])
+    return list(groups.values())
 
 
 def _kind_of(demand: Demand) -> _Kind:
