@@ -27,6 +27,8 @@ class Answered(Counted):
     result: str
     decided_in: int
     """The number of the tick that decided the launch; 0 for a slot that was given in flight."""
+    decided_at: float
+    """The time of that tick. Several ticks may have the same time in a play, and count as one tick's refusals then."""
     ticks: int
     """How many ticks were played before the answer."""
     quota_hold: float
@@ -85,6 +87,6 @@ def count_refusals_for_quota(history: History, pool: str, bucket: str) -> int:
             if find_refusal_for_quota(history[: index + 1], pool, bucket) is None:
                 count, last = 0, None
             elif each.result == "quota":
-                is_same = last is not None and 0 != each.decided_in == last.decided_in
+                is_same = last is not None and each.decided_at == last.decided_at and bool(last.decided_in)
                 count, last = count + (not is_same), each
     return count

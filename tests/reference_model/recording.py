@@ -19,6 +19,8 @@ class Recorder:
     def __init__(self) -> None:
         self.history: list[Counted] = []
         self._ticks = 0
+        self._times: dict[int, float] = {}
+        """The time of each tick."""
         self._decided: dict[str, int] = {}
         """By launch id: the number of the tick that decided it."""
 
@@ -35,6 +37,7 @@ class Recorder:
     def note_tick(self, seen: Seen) -> None:
         """A tick was committed, and the cloud has not answered yet."""
         self._ticks += 1
+        self._times[self._ticks] = seen.now
         for row in seen.after:
             if isinstance(row, Slot) and row.state == "launching" and row.launch_id is not None:
                 self._decided.setdefault(row.launch_id, self._ticks)
@@ -78,6 +81,7 @@ class Recorder:
                     bucket=find_bucket(pool, slot.offering or "", slot.market or ""),
                     result=result,
                     decided_in=self._decided.get(decided, 0),
+                    decided_at=self._times.get(self._decided.get(decided, 0), -1.0),
                     ticks=self._ticks,
                     quota_hold=pool.quota_hold,
                 )
