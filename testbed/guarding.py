@@ -2,8 +2,8 @@
 
 The stack's reaper (leasehold/stack/reaper.py) notices by the end of a pipe that the starter has ended, and ends its
 processes. SIGTERM raises KeyboardInterrupt like Ctrl-C, so that temporary folders are removed as well. Python drops an
-exception that a signal raises in `__del__`, and clients of Redis have such methods, so `raise_dropped_interrupt` raises
-it again.
+exception that a signal raises in `__del__`, and clients of Redis have such methods. After `note_interrupts`,
+`raise_dropped_interrupt` raises it again.
 """
 
 import atexit
@@ -19,25 +19,33 @@ from typing import Any, Final
 
 from leasehold.stack.programs import Reaper, make_gated, open_gate
 
-__all__ = ["Guarded", "raise_dropped_interrupt", "take_signals_as_interrupts"]
+__all__ = ["Guarded", "note_interrupts", "raise_dropped_interrupt", "take_signals_as_interrupts"]
 
 END_SECONDS: Final = 5.0
 
 
 def take_signals_as_interrupts() -> None:
-    """Let SIGTERM and SIGINT raise KeyboardInterrupt from now on, unless they have other handlers than Python's own.
-    Processes that are started later have the default handlers of both.
+    """Let SIGTERM raise KeyboardInterrupt from now on unless it has a handler, and SIGINT if it was inherited as
+    ignored. Processes that are started later have the default handlers of both.
     """
     if threading.current_thread() is not threading.main_thread():
         return
+    for number, untouched in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.SIG_IGN)):
+        if signal.getsignal(number) is untouched:
+            signal.signal(number, signal.default_int_handler)
+
+
+def note_interrupts() -> None:
+    """Let SIGTERM and SIGINT raise KeyboardInterrupt from now on, and remember it. Only for the main function of a
+    program that ends at its first interrupt.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) in {signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler}:
-            signal.signal(number, _interrupt)
+        signal.signal(number, _interrupt)
 
 
 def raise_dropped_interrupt() -> None:
-    """Raise KeyboardInterrupt, once, if a signal has raised it before. If that exception was not dropped, this process
-    is ending already, and waits for nothing more.
+    """Raise KeyboardInterrupt, once, if a signal has raised it after `note_interrupts`. If that exception was not
+    dropped, this process is ending already, and waits for nothing more.
     """
     if threading.current_thread() is threading.main_thread() and _is_interrupted.is_set():
         _is_interrupted.clear()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from testbed.guarding import take_signals_as_interrupts
+from testbed.guarding import note_interrupts
 from tests.chaos.database import DATABASES, POOLED, open_database
 from tests.chaos.faults import FAULTS
 from tests.chaos.seed_run import Verdict, describe_counts, run_seed
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     With `--off` the status is 1 if no promise was broken.
     """
     options = _read(arguments)
-    take_signals_as_interrupts()
+    note_interrupts()
     if options.off == "jump":
         # The witness of this process reads the database, too, and would refuse the older state.
         SWITCHES["jump"]()

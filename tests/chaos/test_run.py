@@ -40,7 +40,7 @@ def test_an_interrupted_run_reports_that_in_a_line_and_sums_up(number: signal.Si
 
 _DROPS: Final = """
 import os, signal
-from testbed.guarding import take_signals_as_interrupts
+from testbed.guarding import note_interrupts
 from testbed.processes import wait_for
 
 class Careless:
@@ -48,7 +48,7 @@ class Careless:
         os.kill(os.getpid(), signal.SIGTERM)
         [each for each in range(9)]
 
-take_signals_as_interrupts()
+note_interrupts()
 Careless()
 try:
     wait_for(lambda: True, "nothing")
