@@ -37,6 +37,7 @@ def test_a_scenario_learns_from_each_release_once() -> None:
         '[null,null,"test","x86_64-linux",1,0]': (50.0,),
         '[null,null,"test","x86_64-linux"]': (50.0,),
         "[null,null]": (30.0, 50.0),
+        "[null,null,null,null,1,0]": (30.0, 50.0),
         ALL: (30.0, 50.0),
     }
 
@@ -69,6 +70,7 @@ def test_a_scenario_begins_with_the_given_run_times() -> None:
         "[null,null,null,null,1,3]": (5.0,),
         '["ci",null,"build","x",3,4]': (6.0,),
         '[null,null,null,"x86_64-linux",1,0]': (30.0,),
+        "[null,null,null,null,1,0]": (30.0,),
     }
 
 
