@@ -9,7 +9,7 @@ LEAST run times, and if one of them is longer than the work has run.
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -96,8 +96,7 @@ def is_class_of(name: str, account: str | None = None, job: str | None = None) -
 
 def find_quantile(seconds: Iterable[float], quantile: float) -> float | None:
     """Return the run time that a share `quantile` of these run times does not exceed; None if there are none."""
-    known = sorted(seconds)
-    return known[max(0, ceil(quantile * len(known)) - 1)] if known else None
+    return _find_quantile(sorted(seconds), -inf, quantile)
 
 
 def with_run_time(row: RunTimes, seconds: float, expected: float | None, released_at: float) -> RunTimes:

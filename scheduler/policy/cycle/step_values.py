@@ -27,8 +27,8 @@ class Protected:
     gangs: Collection[str]
     """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind the gang."""
     kept: Mapping[str, SlotIndex]
-    """Id of a protected gang -> the ready slots that are kept for the gang. The key "" -> the slots that are kept for
-    all protected reservations with a single instance.
+    """Id of a reservation with a planned start, or of another protected gang -> the ready slots that are kept for it.
+    The key "" -> those that are kept for all other protected reservations with a single instance.
     """
 
 

@@ -72,7 +72,8 @@ necessary, so more work runs before it. The reservation itself may use every slo
 
 class StarvationGuard:
     """Protects reservations that have waited too long: no reservation behind a protected one gets a slot that could
-    serve the protected one.
+    serve the protected one. With `guard` `shadow` the protected one has a planned start, if it is known when slots are
+    free for it. Then only the planned slots are kept, and lent to work that does not delay the start.
 
     Launches that could serve a protected gang are not made for reservations behind it either
     (`policy/scaling/launch.py`). `oldest`: when the oldest reservation in the queue was created (`created_at`).
@@ -177,8 +178,8 @@ class StarvationGuard:
             self._lender.add(start.time, planned, self.kept[reservation.id])
 
     def lend(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
-        """Return slots for a reservation that fits on no other ready slots, and take the capacity: slots with planned
-        starts that come after its expected end, else room beside the planned starts. None: there is none.
+        """Return slots for a reservation that fits on no other ready slots, and take the capacity: room beside planned
+        starts, else planned slots whose start comes after its expected end. None: there are neither.
         """
         if not self._lender.may_lend(demand):
             return None

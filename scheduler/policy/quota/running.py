@@ -295,7 +295,8 @@ class RunningIndex:
             self._remove(reservation.id)
         self._changed.add(reservation.id)
         self._added += 1
-        is_leaving = reservation.phase == "revoking" or reservation.id in self.cycle.returning | self.cycle.leaving
+        name, cycle = reservation.id, self.cycle
+        is_leaving = reservation.phase == "revoking" or name in cycle.returning or name in cycle.leaving
         return self._put(reservation, leases, "leaving" if is_leaving else "held", (1, self._added))
 
     def _put(

@@ -168,20 +168,23 @@ def test_what_is_lent_and_what_runs_beside_never_exceed_what_is_free_now() -> No
 
 
 def test_a_gang_may_use_lent_slots_together_with_others() -> None:
-    hosts = [a_host("lab-1", "old"), a_host("lab-2"), a_host("lab-3"), {**a_host("lab-4"), "labels": {"gpu": "yes"}}]
-    wide = waiting("wide", count=3, labels={})
-    rows = [OLD, {**wide, "components": [{**wide["components"][0], "count": 3}]}]
-    played = Played(hosts[:3], rows, TIMES, waiting("short", count=2))
-    assert played.leases == {"short": ["lab-2", "lab-3"]}
+    """`wide` could not use lab-3, which is not kept."""
+    hosts = [*({**each, "labels": {"zone": "1"}} for each in HOSTS), a_host("lab-3")]
+    rows = [OLD, WIDE | {"labels": {"zone": "1"}}]
+    played = Played(hosts, rows, TIMES, waiting("short", count=2))
+    assert played.leases == {"short": ["lab-3", "lab-2"]}
+    played = Played(hosts, rows, TIMES, waiting("long", count=2))
+    assert (played.leases, played.codes["long"]) == ({}, "behind_queue")
 
 
 def test_the_slots_that_are_free_last_are_planned() -> None:
     """Of three slots that are free by the start of a reservation that needs two, the idle one stays with other work."""
     hosts = [a_host("lab-1"), a_host("lab-2", "old"), a_host("lab-3", "older")]
-    rows = [OLD, running("older", LATE_WAIT - 1000), waiting("wide", count=3), waiting("pair", count=2)]
+    rows = [OLD, running("older", LATE_WAIT - 1000), WIDE]
     times = [known("old", 5000), known("older", 5000)]
-    played = Played(hosts, [rows[0], rows[1], rows[3]], times, waiting("unknown"))
-    assert (played.starts, played.leases) == ({"pair": LATE_WAIT + 4000}, {"unknown": ["lab-1"]})
+    played = Played(hosts, rows, times, waiting("unknown"))
+    # With lab-1 the start would be no earlier: one of the others is needed.
+    assert (played.starts, played.leases) == ({"wide": LATE_WAIT + 4000}, {"unknown": ["lab-1"]})
 
 
 @pytest.mark.parametrize(("depth", "leased"), [(1, {"unknown"}), (2, set[str]())])
