@@ -68,6 +68,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which the wait ends by itself; 0 if an operator has to make the change."""
 
 
+_Started = Literal["booting", "ready"]
 _NOTHING: Final = Suggestion(kind="wait", text="")
 
 
@@ -149,14 +150,24 @@ class Search:
         if not self._lasts(change):
             return False
         leaving = self._list_leaving()
-        # A wait may be longer than the machines have that end now. After it both is possible: they are still there, or
-        # not.
-        if change.wait_seconds and not self._lasts(change, ended=leaving):
-            return False
+        # A wait may be longer than machines need that boot, or have that end now. After it both is possible: they boot
+        # still, or others have leased them; they are still there, or not.
+        if change.wait_seconds:
+            if not self._lasts(change, is_quick=True):
+                return False
+            if leaving and not self._lasts(change, ended=leaving):
+                return False
         # While machines boot, the work of machines that end may return to the queue before these are gone.
         return not leaving or self._lasts(change, returning=leaving)
 
-    def _lasts(self, change: Suggestion, *, ended: Sequence[Decision] = (), returning: Sequence[Decision] = ()) -> bool:
+    def _lasts(
+        self,
+        change: Suggestion,
+        *,
+        ended: Sequence[Decision] = (),
+        returning: Sequence[Decision] = (),
+        is_quick: bool = False,
+    ) -> bool:
         if not self.may_go_on():
             return False
         with suppress(InvalidInputError), ExitStack() as stages:
@@ -164,7 +175,7 @@ class Search:
                 stages.enter_context(_changed(self.view, [*_list_ending(self.view, self.rules, ended, self.now)]))
             # People make the change before the wait.
             stages.enter_context(self.assuming(msgspec.structs.replace(change, wait_seconds=0.0)))
-            if change.wait_seconds and not self._wait(change.wait_seconds, stages):
+            if change.wait_seconds and not self._wait(change.wait_seconds, stages, is_quick=is_quick):
                 return False
             outcome = self._plan(self.rules)
             if not is_booting(outcome, self.reservation.id):
@@ -188,11 +199,13 @@ class Search:
                 outcome = self._plan(self.rules)
         return False
 
-    def _wait(self, seconds: float, stages: ExitStack) -> bool:
-        """Let time pass on `stages`. Return False if others launch in this time, and it is not known what they get."""
+    def _wait(self, seconds: float, stages: ExitStack, *, is_quick: bool) -> bool:
+        """Let time pass on `stages`. Return False if others launch in this time, and it is not known what they get.
+        `is_quick`: machines need no time to start, and others lease them within the wait.
+        """
         end = self.now + seconds
         for _ in range(MOST_MOMENTS):
-            last = self._boot(self._plan(self.rules), stages)
+            last = self._boot(self._plan(self.rules), stages, "ready" if is_quick else "booting")
             if last is None:
                 return False
             due = self._find_due(last, end)
@@ -240,20 +253,21 @@ class Search:
                     return False
         return True
 
-    def _boot(self, outcome: Plan, stages: ExitStack) -> Plan | None:
-        """Leave the machines booting on `stages` that the plan `outcome` launches, and those of the plans after it,
-        until one launches none. Return that plan; None if there are too many stages.
+    def _boot(self, outcome: Plan, stages: ExitStack, state: _Started = "booting") -> Plan | None:
+        """Leave the machines in this state on `stages` that the plan `outcome` launches, and those of the plans after
+        it, until one launches none. Return that plan; None if there are too many stages.
         """
         ending = [*_list_ending(self.view, self.rules, outcome.decisions, self.now)]
         for _ in range(MOST_STAGES):
             # While machines boot, slots whose machines end, and more of the others, are launched for earlier
             # reservations, which then take machines that were launched for this one.
-            launching = any(each.state == "launching" for each in self.view.slots.values())
-            if not ending and not launching and not _launches(outcome):
+            left = IN_FLIGHT if state == "ready" else {"launching"}
+            is_left = any(each.state in left for each in self.view.slots.values())
+            if not ending and not is_left and not _launches(outcome):
                 break
             # What is leased at once stays where it is when the machines are ready.
             leased = _list_leased(self.view, outcome, self.now, self.reservation.id)
-            rows = [*list_started(self.view, self.rules, outcome, self.now, "booting"), *ending, *leased]
+            rows = [*list_started(self.view, self.rules, outcome, self.now, state), *ending, *leased]
             stages.enter_context(_changed(self.view, rows))
             outcome = self._plan(self.rules)
             ending = [*_list_ending(self.view, self.rules, outcome.decisions, self.now)]
@@ -412,9 +426,7 @@ def _launches(outcome: Plan) -> bool:
     return any(isinstance(each, Launch | Start) for each in outcome.decisions)
 
 
-def list_started(
-    view: View, rules: Rules, outcome: Plan, now: float, state: Literal["booting", "ready"]
-) -> Iterator[Change]:
+def list_started(view: View, rules: Rules, outcome: Plan, now: float, state: _Started) -> Iterator[Change]:
     """Yield the slots that are in flight after the plan `outcome`, as they are when their machines have this state, and
     the back-offs of EC2 quotas that the success of their launches ends.
     """
