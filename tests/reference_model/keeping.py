@@ -47,23 +47,24 @@ Started = Callable[[Picture, str, str, set[str]], bool]
 """Starts a stopped slot of a pool for a reason, if its offering is one of these keys."""
 
 
-def keep_minimum(picture: Picture, name: str, started: Started) -> None:
+def keep_minimum(picture: Picture, name: str, started: Started, room: int) -> None:
     """Rule: "While serving < `min_slots`: launch, reason `minimum`", as far as `max_slots` and the holds allow."""
     least = picture.rules.pools[name].min_slots
-    while count_serving(picture, name) < least and start_any(picture, name, "minimum", started):
+    while count_serving(picture, name) < least and start_any(picture, name, "minimum", started, room):
         pass
 
 
-def keep_warm(picture: Picture, name: str, started: Started) -> None:
+def keep_warm(picture: Picture, name: str, started: Started, room: int) -> None:
     """Rule: "While reserve < `target_warm_slots`: launch, reason `warm`", as far as `max_slots` and the holds allow."""
     wanted = picture.rules.pools[name].target_warm_slots
-    while count_reserve(picture, name) < wanted and start_any(picture, name, "warm", started):
+    while count_reserve(picture, name) < wanted and start_any(picture, name, "warm", started, room):
         pass
 
 
-def start_any(picture: Picture, name: str, reason: str, started: Started) -> bool:
+def start_any(picture: Picture, name: str, reason: str, started: Started, room: int) -> bool:
     """Start a stopped slot of an eligible offering, or launch the first eligible offering that does not pause; return
-    whether there was one. Only a pool that divides its slots among the markets falls back to on-demand.
+    whether there was one. Only a pool that divides its slots among the markets falls back to on-demand. A launch leaves
+    `room` for those of reservations.
     """
     pool = picture.rules.pools[name]
     offers = choose_eligible(list_offers(name, pool), pool)
@@ -72,6 +73,8 @@ def start_any(picture: Picture, name: str, reason: str, started: Started) -> boo
     if started(picture, name, reason, {offer.key for offer in offers}):
         return True
     offer = next((offer for offer in offers if not find_code(picture, offer)), None)
+    if room and count_left(picture, name) <= room:
+        offer = None
     if offer is not None:
         start(picture, offer, reason)
     return offer is not None
@@ -171,6 +174,10 @@ class Imagined:
         """The launches that `max_slots` withholds in that pool."""
         return max(0, self._total(self.by_limit, name) - count_left(self.real, name))
 
+    def count_expected(self, name: str) -> int:
+        """Those that the pool makes as soon as `max_slots` withholds none, also in the other pools of a gang."""
+        return self._total(self.by_limit, name)
+
     def _total(self, counter: "Counter[tuple[str, str]]", name: str) -> int:
         return sum(count for (pool, _), count in counter.items() if pool == name)
 
@@ -196,7 +203,7 @@ class Imagined:
         not lose a slot to later ones.
         """
         pool = self.real.rules.pools[name]
-        may_keep = (pool.min_slots or pool.target_warm_slots) and count_left(self.real, name)
+        may_keep = (pool.min_slots or pool.target_warm_slots or pool.stopped_slots) and count_left(self.real, name)
         is_moot = not list_unneeded(self.real, name) and not may_keep
         is_enough = self._total(self.by_quota, name) + self._total(self.by_limit, name) >= len(
             self.real.list_in_pool(name)

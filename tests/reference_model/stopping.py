@@ -4,16 +4,16 @@ Leasehold's own rule.
 
 from tests.reference_model.healing import is_configured
 from tests.reference_model.keeping import count_reserve, count_serving
-from tests.reference_model.launching import choose_eligible, find_code, list_offers, start
+from tests.reference_model.launching import choose_eligible, count_left, find_code, list_offers, start
 from tests.reference_model.picture import Picture, Site
 from tests.reference_model.replacing import is_too_old
 
 
-def keep_tier(picture: Picture, name: str, kept: set[str], *, may_launch: bool) -> int:
+def keep_tier(picture: Picture, name: str, kept: set[str], room: int | None) -> int:
     """Rule: "A pool keeps `stopped_slots` stopped slots": too many are terminated (those that are to be replaced first,
     then the dearest); if some are missing, surplus ready slots are stopped, except those in `kept`, and the rest is
     launched.
-    Return how many slots are to be stopped later.
+    Return how many slots are to be stopped later. `room`: what a launch leaves for reservations; None: no launch.
     """
     pool = picture.rules.pools[name]
     if not pool.stopped_slots:
@@ -34,8 +34,8 @@ def keep_tier(picture: Picture, name: str, kept: set[str], *, may_launch: bool) 
             picture.decide("stop", site.id, "booted" if is_fresh else "idle")
             site.state = "stopped"
             lacking -= 1
-    while may_launch and lacking > max(0, min(count_later(picture, name), count_spare(picture, name))):
-        if not launch_for_tier(picture, name):
+    while room is not None and lacking > max(0, min(count_later(picture, name), count_spare(picture, name))):
+        if (room and count_left(picture, name) <= room) or not launch_for_tier(picture, name):
             break
     return max(0, min(lacking, count_later(picture, name)))
 

@@ -51,14 +51,15 @@ def let_go(picture: Picture, placing: Pass) -> None:
     elastic = [name for name, pool in picture.rules.pools.items() if pool.provider == "ec2"]
     beyond, spared = {name: imagined.count_beyond(name) for name in elastic}, imagined.list_spared()
     closed = {name for name in elastic if beyond[name]} | placing.closed
+    rooms = {name: imagined.count_expected(name) for name in elastic}
     for name in elastic:
         if not beyond[name]:
-            keep_minimum(picture, name, start_for_reserve)
+            keep_minimum(picture, name, start_for_reserve, rooms[name])
     for name in elastic:
         if name not in closed:
-            keep_warm(picture, name, start_for_reserve)
+            keep_warm(picture, name, start_for_reserve, rooms[name])
     kept = {name: imagined.list_kept(name, spared) for name in elastic}
-    to_stop = {name: keep_tier(picture, name, kept[name], may_launch=name not in closed) for name in elastic}
+    to_stop = {name: keep_tier(picture, name, kept[name], None if name in closed else rooms[name]) for name in elastic}
     for name in elastic:
         shrink(picture, name, to_stop[name], kept[name])
     for name in elastic:

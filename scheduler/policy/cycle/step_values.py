@@ -102,3 +102,7 @@ class Headroom:
     """The pools that launch nothing for their warm reserve and their stopped tier, see `Shortfall.closed`."""
     by_quota: Mapping[str, Counter[str]]
     """Pool -> subject of the back-off for EC2's quota -> how many launches it withholds."""
+    expected: Mapping[str, int]
+    """Pool -> how many launches the pool makes as soon as `max_slots` withholds none of a reservation's launches, those
+    in `beyond` included. A gang may wait for another pool, while this one still has room for its launches.
+    """

@@ -50,16 +50,16 @@ def find_headroom(cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits)
     Call this function before the warm pools are filled, because a pool with withheld launches gets no warm slot.
     """
     if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
-        return Headroom({}, frozenset(), {}, shortfall.closed, {})
+        return Headroom({}, frozenset(), {}, shortfall.closed, {}, {})
     wanted = {slot_info.slot.id for slot_info in cycle.slot_infos.values() if slot_info.wanted}
-    by_quota, beyond = _imagine_launches(cycle, shortfall, limits)
+    by_quota, expected, beyond = _imagine_launches(cycle, shortfall, limits)
     spared = set()
     for slot_info in cycle.slot_infos.values():
         if slot_info.wanted and slot_info.slot.id not in wanted:
             slot_info.wanted = False
             spared.add(slot_info.slot.id)
     launches = {name: by_quota[name].total() + count for name, count in beyond.items()}
-    return Headroom(launches, spared, beyond, shortfall.closed, by_quota)
+    return Headroom(launches, spared, beyond, shortfall.closed, by_quota, expected)
 
 
 def make_headroom_due(pools: Mapping[str, PoolSlots], withheld: Iterable[str]) -> float:
@@ -139,20 +139,22 @@ class _Lacking:
 
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
     """Return whether the withheld launches of a pool have to be counted, for one of two reasons: the pool has an
-    unneeded slot, or it may still launch a warm slot, which would be an unneeded slot in the next cycle.
+    unneeded slot, or it may still launch one for its minimum, its reserve or its stopped tier, which would be an
+    unneeded slot in the next cycle.
     """
     if not slot_infos or not slot_infos[0].pool.is_elastic:
         return False
     pool = slot_infos[0].pool
-    keeps = pool.min_slots > 0 or pool.target_warm_slots > 0
+    keeps = pool.min_slots > 0 or pool.target_warm_slots > 0 or pool.stopped_slots > 0
     return any(map(is_unneeded, slot_infos)) or (keeps and limits.bounds.count_left(slot_infos[0].slot.pool) > 0)
 
 
 def _imagine_launches(
     cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits
-) -> tuple[dict[str, Counter[str]], dict[str, int]]:
-    """Return two tables about the launches that are withheld from the demands in `shortfall`: (1) pool -> subject of
-    the quota's back-off that withholds them -> their number; (2) pool -> how many `max_slots` withholds.
+) -> tuple[dict[str, Counter[str]], dict[str, int], dict[str, int]]:
+    """Return three tables about the launches that are withheld from the demands in `shortfall`: (1) pool -> subject of
+    the quota's back-off that withholds them -> their number; (2) pool -> the number of the others; (3) pool -> how many
+    of these the `max_slots` of the pool withholds.
 
     The launches are imagined for one demand after the other. If they do not serve all instances of a demand, they are
     undone, and equal demands are not tried again. The same happens if a budget would not allow them even after the
@@ -361,9 +363,10 @@ class _ImaginedLaunches:
         self.markets[slot_info.slot.pool, slot_info.market] += count
         self.limits.offerings.imagine(slot_info.slot.pool, slot_info.market, count)
 
-    def count(self) -> tuple[dict[str, Counter[str]], dict[str, int]]:
-        """End the imagining and return two tables: (1) pool -> subject of the quota's back-off -> how many imagined
-        launches it withholds; (2) pool -> how many `max_slots` withholds.
+    def count(self) -> tuple[dict[str, Counter[str]], dict[str, int], dict[str, int]]:
+        """End the imagining and return three tables: (1) pool -> subject of the quota's back-off -> how many imagined
+        launches it withholds; (2) pool -> the number of the others; (3) pool -> how many of these the `max_slots` of
+        the pool withholds.
 
         This call also takes the imagined slots out of the pools' mixes in `limits`. So they no longer have a part in
         the turn of the market for real launches.
@@ -371,4 +374,5 @@ class _ImaginedLaunches:
         for (name, market), number in self.markets.items():
             self.limits.offerings.imagine(name, market, -number)
         beyond = self._count_beyond()
-        return {name: self.by_quota[name] for name in beyond}, beyond
+        expected = {name: self.by_limit[name].total() for name in beyond}
+        return {name: self.by_quota[name] for name in beyond}, expected, beyond

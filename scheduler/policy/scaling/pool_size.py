@@ -167,7 +167,8 @@ def fill_warm_pools(cycle: CycleState, headroom: Headroom, limits: LaunchLimits)
     The minimum of every pool goes before the warm slots of any pool, because a limit over all pools may allow only some
     of these slots. In a pool where `max_slots` withholds launches for reservations, this function launches and starts
     nothing: a warm slot there would be the first to end for headroom. The same is true for the warm slots of a pool
-    where EC2's quota or a budget withholds such launches.
+    where EC2's quota or a budget withholds such launches. Room is left for the launches of a gang that wait for another
+    pool.
     """
     pools = count_slots(cycle)
     if cycle.timers.rests_until(fill_warm_pools_due(pools, limits)):
@@ -175,15 +176,15 @@ def fill_warm_pools(cycle: CycleState, headroom: Headroom, limits: LaunchLimits)
     open_pools = {name: each for name, each in pools.items() if not headroom.beyond.get(name)}
     for name, each in open_pools.items():
         if each.pool.min_slots:
-            _launch(limits, name, "minimum", each.pool.min_slots - each.serving)
+            _launch(limits, name, "minimum", each.pool.min_slots - each.serving, headroom)
     for name, each in count_slots(cycle).items():  # again, because the minimum may have launched some
         if name in open_pools and each.pool.target_warm_slots and name not in headroom.closed:
-            _launch(limits, name, "warm", each.pool.target_warm_slots - each.reserve)
+            _launch(limits, name, "warm", each.pool.target_warm_slots - each.reserve, headroom)
 
 
-def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
+def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int, headroom: Headroom) -> None:
     """Launch up to `lacking` slots in a pool, each with the first offering that can be launched, or start stopped
-    slots. Stop when no offering can be launched any more.
+    slots. Stop when no offering can be launched any more, or when the room is left that reservations need.
     """
     for _ in range(lacking):
         choices = limits.offerings.list_next(name)
@@ -192,9 +193,15 @@ def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
             limits.start(*started, reason)
             continue
         free = next((choice for choice in choices if limits.find_code(name, choice) is None), None)
-        if free is None:
+        if free is None or not _has_spare_room(limits, name, headroom):
             return
         limits.launch(name, free, reason)
+
+
+def _has_spare_room(limits: LaunchLimits, name: str, headroom: Headroom) -> bool:
+    """Return whether the pool may launch more slots than reservations are expected to need."""
+    expected = headroom.expected.get(name, 0)
+    return not expected or limits.bounds.count_left(name) > expected
 
 
 def keep_tiers_due(pools: Mapping[str, PoolSlots]) -> float:
@@ -211,8 +218,9 @@ def keep_tiers(cycle: CycleState, headroom: Headroom, limits: LaunchLimits) -> T
     fewer, stop idle slots that the pool does not need, and launch the machines that are then still missing.
 
     Slots that the pool needs for `min_slots` and `target_warm_slots` are not stopped. A pool where `max_slots`, EC2's
-    quota or a budget withholds launches for reservations launches no machine for its tier. Return a table: pool -> how
-    many slots in flight or idle are to be stopped later.
+    quota or a budget withholds launches for reservations launches no machine for its tier, and room is left for the
+    launches of a gang that wait for another pool. Return a table: pool -> how many slots in flight or idle are to be
+    stopped later.
     """
     to_stop: dict[str, int] = {}
     pools = count_slots(cycle, _list_spared(cycle, headroom, limits))
@@ -228,7 +236,7 @@ def keep_tiers(cycle: CycleState, headroom: Headroom, limits: LaunchLimits) -> T
         lacking -= _stop_surplus(cycle, each, lacking)
         if lacking:
             may_launch = name not in headroom.closed and not headroom.beyond.get(name)
-            stoppable = _launch_for_tier(cycle, limits, name, lacking, may_launch=may_launch)
+            stoppable = _launch_for_tier(cycle, limits, name, lacking, headroom if may_launch else None)
             to_stop[name] = min(lacking, stoppable)
     return to_stop
 
@@ -292,20 +300,22 @@ def may_be_stopped(cycle: CycleState, slot_info: SlotInfo) -> bool:
     return not has_drifted and cycle.timers.rests_until(end)
 
 
-def _launch_for_tier(cycle: CycleState, limits: LaunchLimits, name: str, lacking: int, *, may_launch: bool) -> int:
+def _launch_for_tier(
+    cycle: CycleState, limits: LaunchLimits, name: str, lacking: int, headroom: Headroom | None
+) -> int:
     """Launch machines for the stopped tier, each with the cheapest on-demand offering that can be launched. Return how
     many slots of the pool, in flight or idle, may be stopped later.
 
     `lacking`: how many machines the tier lacks. The launches end when at least this number of slots may be stopped
-    later and are beyond `min_slots` and `target_warm_slots`. `may_launch` False: launch nothing.
+    later and are beyond `min_slots` and `target_warm_slots`. `headroom` None: launch nothing.
     """
     there = PoolSlots(cycle.rules.pools[name], cycle.pools[name])
     stoppable = sum(may_be_stopped(cycle, each) for each in (*there.idle.values(), *there.coming))
     spare = there.spare
     choices = list_eligible([each for each in list_choices(there.pool) if each.market == "on-demand"], there.pool)
-    while may_launch and lacking > max(0, min(stoppable, spare)):
+    while headroom is not None and lacking > max(0, min(stoppable, spare)):
         free = next((choice for choice in choices if limits.find_code(name, choice) is None), None)
-        if free is None:
+        if free is None or not _has_spare_room(limits, name, headroom):
             break
         limits.launch(name, free, "stopped")
         stoppable, spare = stoppable + 1, spare + 1
