@@ -288,6 +288,10 @@ def retire(picture: Picture, site: Site) -> None:
     elif (site.is_coming or site.state == "stopped") and not is_configured(site.row, site.pool):
         picture.decide("terminate", site.id, "unconfigured")
         site.state = "terminating"
+    elif site.state == "stopped" and 0 < site.pool.max_uses <= site.row.uses:
+        # A lower `max_uses` came with new rules.
+        picture.decide("terminate", site.id, "used_up")
+        site.state = "terminating"
 
 
 def find_end(site: Site) -> str:

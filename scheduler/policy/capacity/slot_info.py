@@ -353,9 +353,10 @@ def _is_at_rest(slot_info: SlotInfo) -> bool:
 
 def is_settled_stop(slot: Slot, pool: Pool) -> bool:
     """Return whether a stopped slot stays as it is until it is started or replaced: the cloud has confirmed the stop,
-    the pool has a stopped tier and the slot's offering, and no drain was requested.
+    the pool has a stopped tier and the slot's offering, the machine may take leases, and no drain was requested.
     """
-    return slot.power is None and slot.drain_reason is None and pool.stopped_slots > 0 and is_configured(slot, pool)
+    is_wanted = pool.stopped_slots > 0 and is_configured(slot, pool) and count_uses_left(slot, pool) > 0
+    return slot.power is None and slot.drain_reason is None and is_wanted
 
 
 def is_sound(view: View, slot: Slot) -> bool:

@@ -12,6 +12,7 @@ slot with the most leases, would place leases on a broken machine again and agai
 from collections.abc import Collection, Container, Iterable
 from math import inf
 from operator import attrgetter
+from typing import Literal
 
 from scheduler.model.decisions import Drain, Expire, Fail, Requeue, Reset, Restart, RevokeReason, Terminate
 from scheduler.model.reservations import LIMIT, Lease, Reservation, is_at_limit
@@ -21,6 +22,7 @@ from scheduler.policy.capacity.slot_info import (
     AT_REST,
     Leases,
     SlotInfo,
+    count_uses_left,
     find_leases,
     find_reason_to_retire,
     is_configured,
@@ -59,13 +61,12 @@ def heal_due(cycle: CycleState) -> float:
 
 def _find_change(slot_info: SlotInfo) -> float:
     """Return when a rule of this module changes a slot of which neither row nor leases change. Minus infinity: now."""
-    slot, pool = slot_info.slot, slot_info.pool
+    slot = slot_info.slot
     if slot_info.state != slot.state or slot.state in AT_REST or slot.interrupted_at is not None:
         return -inf
     if (slot.state == "draining" and not slot_info.leases) or _is_leaving(slot_info):
         return -inf
-    is_unconfigured = slot.state in IN_FLIGHT | {"stopped"} and not is_configured(slot, pool)
-    return -inf if is_unconfigured else _find_deadline(slot_info)
+    return -inf if _find_reason_to_end(slot_info) else _find_deadline(slot_info)
 
 
 def _find_deadline(slot_info: SlotInfo) -> float:
@@ -438,17 +439,27 @@ def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
 
 def retire(cycle: CycleState) -> None:
     """Drain each ready slot for which `find_reason_to_retire` has a reason. Terminate each slot that is in flight or
-    stopped if its offering is not configured any more. A draining slot takes no new lease; its leases go on.
+    stopped if its offering is not configured any more, and each stopped one that may take no more leases, because the
+    rules have got a lower `max_uses`. A draining slot takes no new lease; its leases go on.
     """
     for slot_info in cycle.list_restless():
         if slot_info.state == "ready":
             reason = find_reason_to_retire(slot_info)
             if reason is not None:
                 cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason=reason))
-        elif (slot_info.is_coming or slot_info.state == "stopped") and not is_configured(
-            slot_info.slot, slot_info.pool
-        ):
-            cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="unconfigured"))
+        else:
+            reason = _find_reason_to_end(slot_info)
+            if reason is not None:
+                cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason=reason))
+
+
+def _find_reason_to_end(slot_info: SlotInfo) -> Literal["unconfigured", "used_up"] | None:
+    if not slot_info.is_coming and slot_info.state != "stopped":
+        return None
+    if not is_configured(slot_info.slot, slot_info.pool):
+        return "unconfigured"
+    is_used_up = slot_info.state == "stopped" and not count_uses_left(slot_info.slot, slot_info.pool)
+    return "used_up" if is_used_up else None
 
 
 def retire_vanished(cycle: CycleState) -> None:
