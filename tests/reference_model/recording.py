@@ -38,9 +38,11 @@ class Recorder:
         """A tick was committed, and the cloud has not answered yet."""
         self._ticks += 1
         self._times[self._ticks] = seen.now
+        before = {row.launch_id for row in seen.before if isinstance(row, Slot)}
         for row in seen.after:
             if isinstance(row, Slot) and row.state == "launching" and row.launch_id is not None:
-                self._decided.setdefault(row.launch_id, self._ticks)
+                # A slot that was given in flight was decided by no tick.
+                self._decided.setdefault(row.launch_id, 0 if row.launch_id in before else self._ticks)
             elif isinstance(row, Slot) and row.power == "start":
                 self._decided.setdefault(f"{row.id} at {row.since}", self._ticks)
 
