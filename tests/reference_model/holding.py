@@ -38,7 +38,8 @@ class Answered(Counted):
         decided: a start is refused at once, and a launch of the same tick later.
         """
         one_time = (self.at, self.ticks) == (other.at, other.ticks)
-        return self.pool == other.pool and (one_time or 0 != self.decided_in == other.decided_in)
+        one_tick = self.decided_in and other.decided_in and self.decided_at == other.decided_at
+        return self.pool == other.pool and bool(one_time or one_tick)
 
 
 History = Sequence[Counted]
@@ -70,13 +71,16 @@ def is_lasting(history: History, index: int, now: float) -> bool:
     refusal = history[index]
     if not isinstance(refusal, Answered) or now >= refusal.at + refusal.quota_hold:
         return False
-    last = index
-    for later in range(index, len(history)):
-        each = history[later]
-        if isinstance(each, Answered) and each.result in REFUSED and each.is_like(refusal):
-            last = later
-    active = history[last].active.get(refusal.pool, 0)
-    return not active or all(each.active.get(refusal.pool, 0) >= active for each in history[last:])
+    least = refusal.active.get(refusal.pool, 0)
+    for position in range(index + 1, len(history)):
+        active = history[position].active.get(refusal.pool, 0)
+        if active < least:
+            # A refusal is known after the write that stores it.
+            answers = [each for each in history[position : position + 2] if isinstance(each, Answered)]
+            if not any(each.result in REFUSED and each.is_like(refusal) for each in answers):
+                return False
+            least = active
+    return True
 
 
 def count_refusals_for_quota(history: History, pool: str, bucket: str) -> int:
