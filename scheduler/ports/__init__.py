@@ -36,6 +36,7 @@ from scheduler.ports.fleet import (
     Refusal,
     Scope,
 )
+from scheduler.ports.forecasts import Forecasts
 from scheduler.ports.ledger import CostLedger, CostWriter, PoolCost
 from scheduler.ports.market import MarketReads, MarketSource, MarketWrites, RulesVersion
 from scheduler.ports.run_times import Counted
@@ -100,6 +101,7 @@ __all__ = [
     "Dispatcher",
     "EventFilter",
     "Fleet",
+    "Forecasts",
     "ForeignAddressError",
     "ForeignClusterError",
     "ForeignMachineError",

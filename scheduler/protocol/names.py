@@ -39,6 +39,8 @@ class RedisNames:
         """Key of the hash with the reservations that waited at the last tick, in blocks."""
         self.history = f"{prefix}history"
         """Key of the hash with the samples of the last hour: place in the ring -> sample."""
+        self.forecasts = f"{prefix}forecasts"
+        """Key of the hash with the forecasts of waiting reservations, and the start of the keys beside it."""
         self.leader = f"{prefix}leader"
         """Key of the leader lock."""
         self.building, self.sequence = f"{self._view}building", f"{self._view}sequence"

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scheduler.ports import LeaderLock, Meter, Notifier, ViewCache
+from scheduler.ports import Forecasts, LeaderLock, Meter, Notifier, ViewCache
 from scheduler.view.connection import make_redis
+from scheduler.view.forecasts import MemoryForecasts, RedisForecasts
 from scheduler.view.memory import (
     InMemoryRedis,
     LockHolder,
@@ -92,3 +93,9 @@ def meter(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: Ope
     if request.param == "memory":
         return MemoryMeter()
     return RedisMeter(open_redis(find_redis(request.param)))
+
+
+@pytest.fixture(params=BACKENDS)
+def forecasts(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> Forecasts:
+    """The port to the forecasts; nothing was published."""
+    return MemoryForecasts() if request.param == "memory" else RedisForecasts(open_redis(find_redis(request.param)))
