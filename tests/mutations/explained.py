@@ -5,6 +5,51 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
+    "scheduler.policy.capacity.fits": {
+        "fits": [
+            Change(
+                "SLACK only excludes rounding errors, and no amount exceeds another one by exactly as much",
+                "amount > free.get(name, 0) + SLACK",
+                "amount >= free.get(name, 0) + SLACK",
+            ),
+        ],
+    },
+    "scheduler.policy.cycle.queue": {
+        "_find_place": [
+            Change(
+                "the number only decides for how many rows a key is computed",
+                "2 * step",
+                "2 // step",
+            ),
+        ],
+    },
+    "scheduler.policy.elastic.rated_slots": {
+        "RatedSlots.starts_before": [
+            Change(
+                "no key is equal to a position that a search has reached: its third number is 0 or less, and not 1",
+                "self._heap[0][0] < key",
+                "self._heap[0][0] <= key",
+            ),
+        ],
+    },
+    "scheduler.policy.scaling.max_slots": {
+        "SlotBounds.may_grow": [
+            Change(
+                "True only means that the warm pools are filled, which launches or starts nothing then",
+                "has_tier and bool(self._pools[name].startable)",
+                "has_tier or bool(self._pools[name].startable)",
+            ),
+        ],
+    },
+    "scheduler.policy.scaling.replacement": {
+        "list_replaceable": [
+            Change(
+                "without keys of `replacement`, which a static pool cannot have, no slot is due",
+                "pool.is_elastic and pool.replacement.is_on",
+                "pool.is_elastic or pool.replacement.is_on",
+            ),
+        ],
+    },
     "scheduler.policy.capacity.candidate_queue": {
         "CandidateQueue.open": [
             Change(
@@ -15,6 +60,13 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.capacity.slot_index": {
+        "SlotIndex.take_often": [
+            Change(
+                "the queue reads the change before its next search instead, and finds the same slot",
+                "queues[0].read_at == self.changes",
+                "queues[0].read_at != self.changes",
+            ),
+        ],
         "SlotIndex._note": [
             Change(
                 "the number is only compared with 0 and with the number at an earlier time",
@@ -70,6 +122,9 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.accounting": {
+        "settle": [
+            Change("in no time a lease costs nothing", "now <= lease.charged_at", "now < lease.charged_at"),
+        ],
         "_earn": [
             Change(
                 "a balance at the cap stays there either way: rates are never negative", "paid < cap", "paid <= cap"
@@ -116,6 +171,9 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.reclaim": {
+        "_could_fit": [
+            Change("True only means that the exact rule is applied afterwards", "amount > 0", "amount > 1"),
+        ],
         "_Reclaimable._find_most": [
             Change(
                 "what a trial lifts in vain from a slot that is not above its limit is put back",
@@ -147,6 +205,13 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.elastic.relaxed_capacity": {
+        "_ClassHeadroom.move": [
+            Change(
+                "on slots without a place for a further lease no instance is counted",
+                "after[0] > 0",
+                "after[0] >= 0",
+            ),
+        ],
         "_find_headroom": [
             Change(
                 "the bound may be too high: a search applies the exact rule afterwards",
@@ -166,6 +231,13 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.elastic.victim_search": {
+        "_Candidates._walk": [
+            Change(
+                "the caller goes on after each group until a slot is found, and examines the same slots",
+                "not to_the_end and self._slots.starts_before(self._reached)",
+                "not to_the_end or self._slots.starts_before(self._reached)",
+            ),
+        ],
         "_Candidates.find": [
             Change(
                 "the loop below examines the same slots, one group after the other",
@@ -193,6 +265,7 @@ EXPLAINED: Final[Changes] = {
                 "rules.has_shared_cores and _have_cpus(cycle.slot_infos.values())",
                 "rules.has_shared_cores or _have_cpus(cycle.slot_infos.values())",
             ),
+            Change("nothing is placed on a slot without a row", "(0.0, None)", "(1.0, None)"),
         ],
         "is_same": [
             Change(
@@ -230,11 +303,19 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.running": {
+        "RunningIndex._read_changes": [
+            Change(
+                "the work on slots that did not change is computed again, with the same result",
+                "self._revision or 0",
+                "self._revision and 0",
+            ),
+        ],
         "RunningIndex.__init__": [
             Change("no work has a level beyond the free one", "1", "2"),
             Change(
                 "`begin` sets the level to 0 before it is compared", "self._worst_begun = 0", "self._worst_begun = 1"
             ),
+            Change("the numbers of new work are only compared with each other", "self._added = 0", "self._added = 1"),
         ],
         "RunningWork": [
             Change("only the text of the object for people differs", "field(repr=False)", "field(repr=True)"),
@@ -250,14 +331,31 @@ EXPLAINED: Final[Changes] = {
                 "return msgspec.structs.replace(account, version=0, marked_at=1.0, balance=NOTHING, charged_at=0.0, "
                 "due=NOTHING)",
             ),
+            Change(
+                "both accounts that are compared get the same time",
+                "return msgspec.structs.replace(account, version=0, marked_at=0.0, balance=NOTHING, charged_at=0.0, "
+                "due=NOTHING)",
+                "return msgspec.structs.replace(account, version=0, marked_at=0.0, balance=NOTHING, charged_at=1.0, "
+                "due=NOTHING)",
+            ),
         ],
     },
     "scheduler.policy.quota.usage": {
+        "RunningUse.__init__": [
+            Change("the first `follow` reads all slots", "0", "1"),
+        ],
         "_Tally.sum_used": [
             Change("in no time a lease uses nothing", "now > self.since", "now >= self.since"),
         ],
     },
     "scheduler.policy.replan.kept_cycle": {
+        "KeptCycle._open_queue": [
+            Change(
+                "both lists have one entry for each waiting reservation",
+                "zip(keys, demands, strict=True)",
+                "zip(keys, demands, strict=False)",
+            ),
+        ],
         "KeptCycle.tidy": [
             Change(
                 "the number only decides how often the slot index is made again",

@@ -85,6 +85,9 @@ MODULES: Final = (
     "tests.rules.elastic.test_named_components",
     "tests.rules.capacity.test_gang",
     "tests.rules.quota.test_gangs_that_preempt",
+    "tests.rules.quota.test_lease_cost",
+    "tests.rules.quota.test_reclaims",
+    "tests.rules.test_lost_plans",
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (

@@ -281,6 +281,28 @@ def test_under_quota_an_account_that_comes_to_another_level_changes_the_order() 
     assert [each.reservation for each in found.waiting] == ["r1", "r2", "r3"]
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"per_label_task_limits": {"rack": 1}},
+        {"disable_free_tasks": True, "max_fanout": 1},
+        {"disable_free_tasks": True, "max_fanout": 1, "per_label_task_limits": {"rack": 1}},
+    ],
+)
+def test_under_quota_a_reservation_whose_account_has_reached_a_limit_waits_for_it_from_its_first_tick_on(
+    limits: dict[str, Any],
+) -> None:
+    balance = (9.0, 0.0, 0.0, 0.0, 0.0)
+    account = Account(id="A", charge_rate=(0.0,) * 5, balance=balance, charged_at=NOW, **limits)
+    slots = [a_slot(f"linux-{number}", labels={"rack": "a"}) for number in (1, 2)]
+    paid = replace(_hold("a", account="A", sequence=9), leases=(a_lease(level=0, charged_at=NOW),))
+    rows: list[Row] = [*slots, paid, _wait(1, labels={"rack": "b"}), account]
+    pools = {"linux": {"provider": "static", "offline_timeout": 1e9}}
+    ticks = Ticks(*rows, scheduler={"queue": "quota", "preemption": False}, pools=pools)
+    found = ticks.tick(_wait(2, account="A"))
+    assert [(each.reservation, each.code) for each in found.waiting] == [("r2", "account_limit"), ("r1", "never_fits")]
+
+
 def _of_tier(name: str, state: SlotState = "ready", **changes: Any) -> Row:
     """Return a slot of the pool in TIER."""
     fields = {"market": "on-demand", "offering": "small", "resources": {"cpus": 2}, "instance_id": f"i-{name}"}

@@ -180,7 +180,6 @@ def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> Non
         quota_run.cycle.assign(reservation, leases, leases[0].level)
 
     ordered = sorted(claimants, key=lambda each: (each.leases[0].assigned_at, each.sequence))
-    quota_run.served.update(each.id for each in ordered)
     assign_claims(quota_run.cycle, ordered, hold, "the reservations that it preempted", is_exclusive=True)
 
 

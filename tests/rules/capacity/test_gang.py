@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.decisions import Assign
+from scheduler.model.accounts import FREE
+from scheduler.model.decisions import Assign, Claim, Cores, Revoke
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -20,7 +21,7 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import PAUSE_SECONDS, WorkBudget
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import Turns
-from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
+from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.fleets import QUICKLY
 from tests.rules.playing import a_holder, a_scenario, play_out, submit, tick
 from tests.rules.playing import a_slot as a_held_slot
@@ -81,6 +82,31 @@ def test_whether_a_gang_fits_does_not_depend_on_the_order_of_parts_and_slots(see
 def test_a_gang_that_only_backtracking_places_is_placed_in_every_order(queue: str) -> None:
     slots = _make_slots([(10, 0)] * 3)
     assert all(_is_placed(slots, parts, queue) for parts in permutations(_make_parts()))
+
+
+def test_backtracking_under_quota_uses_slots_that_elastic_instances_fill() -> None:
+    """Nothing more fits on a slot until one of its nine leases is reclaimed, and all slots are needed."""
+    slots = _make_slots([(10, 0)] * 3)
+    leases = tuple(
+        a_lease(slot.id, component=f"more.{9 * at + number}", kind="elastic", level=FREE)
+        for at, slot in enumerate(slots)
+        for number in range(9)
+    )
+    core = a_lease("linux-4", level=FREE)
+    parts = (a_component(), a_component("more", count=27, kind="elastic"))
+    holder = a_reservation("h", phase="leased", leases=(core, *leases), components=parts)
+    for order in permutations(_make_parts()):
+        gang = _make_gang(order, created_at=NOW + 1, sequence=1)
+        view = View([*slots, a_slot("linux-4", cordoned=True), holder, gang])
+        decisions = plan(view, _make_rules("quota"), NOW).decisions
+        kinds = [type(each) for each in decisions if not isinstance(each, Cores)]
+        assert kinds == [*[Revoke] * 8, Claim]
+
+
+@pytest.mark.parametrize("size", [0.1, 1, 10])
+def test_backtracking_places_a_gang_whatever_the_unit_of_its_amounts(size: float) -> None:
+    parts = [a_component(f"c{cpus}", count=count, resources={"cpus": size * cpus}) for cpus, count in PARTS]
+    assert _is_placed(_make_slots([(size * 10, 0)] * 3), parts, "fifo")
 
 
 OTHERS = tuple(a_component(f"other{number}", resources={"gpus": number}) for number in range(1, 8))

@@ -301,12 +301,26 @@ def test_a_search_counts_a_step_for_every_few_changes_that_it_reads() -> None:
     [need] = cycle.demand_of(waiting).needs
     cycle.ready.find(need)
     taken = list(cycle.slot_infos.values())
-    for count, steps in ((CHANGES_A_STEP - 1, 0), (CHANGES_A_STEP, 1)):
-        for slot_info in [taken.pop() for _ in range(count)]:
+    # The changes that earlier searches have read count no more, even if they were as many as there are slots.
+    for count, steps in ((CHANGES_A_STEP - 1, 0), *[(CHANGES_A_STEP, 1)] * 4):
+        for slot_info in taken[:count]:
             cycle.ready.put_back(slot_info, slot_info.remaining, 0)
         before = cycle.count_steps()
         cycle.ready.find(need)
         assert cycle.count_steps() - before == steps
+
+
+def test_equal_slots_that_could_hold_an_instance_are_counted_together() -> None:
+    sizes = [4.0, 2.0, 4.0, 4.0, 1.0]
+    slots = [a_slot(f"linux-{number}", resources={"cpus": size}) for number, size in enumerate(sizes)]
+    waiting = a_reservation("r1", resources={"cpus": 2})
+    cycle = CycleState(View([*slots, waiting]), some_rules(), NOW)
+    cycle.open_indexes()
+    [need] = cycle.demand_of(waiting).needs
+    found = [(capacity, count) for _, capacity, count in cycle.ready.list_shareable(need)]
+    assert found == [({"cpus": 4.0}, 3), ({"cpus": 2.0}, 1)]
+    found = [(capacity, count) for _, capacity, count in cycle.ready.list_shareable(need, ["linux-2", "linux-1"])]
+    assert found == [({"cpus": 4.0}, 2)]
 
 
 def test_a_sum_over_many_slots_counts_as_more_steps() -> None:

@@ -1,12 +1,19 @@
 """The cascade looks for elastic instances to reclaim only where these could help."""
 
-from typing import Any
+from collections.abc import Sequence
+from itertools import permutations
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from scheduler.model.decisions import Assign, Grant, Launch, Revoke
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import Resources
 from scheduler.model.view import Row, View
+from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.cascade import link_pools
 from scheduler.policy.elastic.instances import MissingInstances, list_groups
 from scheduler.policy.elastic.rated_slots import RatedSlots
 from scheduler.policy.plan import plan
@@ -133,3 +140,34 @@ def test_a_rated_slot_on_which_a_lease_was_placed_is_rated_again_when_a_search_r
     assert rated.find_first() == (0, first)
     first.given = 2
     assert rated.find_first() == (0, second)
+
+
+@pytest.mark.parametrize("wishes", list(permutations([("a", "b"), ("b", "c"), ("d",)])))
+def test_pools_are_linked_by_a_chain_of_requests_that_may_use_two_of_them(wishes: Sequence[tuple[str, ...]]) -> None:
+    demands = [cast("Demand", SimpleNamespace(pools=pools)) for pools in wishes]
+    linked = link_pools(demands)
+    assert linked.keys() == set("abcd")
+    assert linked["a"] == linked["b"] == linked["c"] != linked["d"]
+
+
+def test_a_gang_reclaims_instances_on_slots_that_take_one_lease_each() -> None:
+    parts = (a_component(), a_component("more", kind="elastic", count=2))
+    names = (("linux-1", "main"), ("linux-2", "more.0"), ("linux-3", "more.1"))
+    kinds: list[Any] = ["essential", "elastic", "elastic"]
+    leases = [
+        a_lease(slot, component=name, kind=kind, confirmed_at=NOW)
+        for (slot, name), kind in zip(names, kinds, strict=True)
+    ]
+    holder = an_application(1, tuple(leases), components=parts)
+    gang = a_reservation("g", sequence=2, components=(a_component(count=2),))
+    rules = some_rules(
+        {
+            "scheduler": {"elastic": "yielding", "preemption_grace": 0},
+            "pools": {"linux": {"max_slots": 3, "max_leases_per_slot": 1}},
+        }
+    )
+    found = plan(View([*(a_slot(slot) for slot, _ in names), holder, gang]), rules, NOW).decisions
+    assert [each.slot for each in found if isinstance(each, Revoke)] == ["linux-3", "linux-2"]
+    assert [[lease.slot for lease in each.leases] for each in found if isinstance(each, Assign)] == [
+        ["linux-3", "linux-2"]
+    ]

@@ -58,9 +58,13 @@ def what_is_revoked_for_an_assignment_comes_before_it(seen: Seen) -> None:
 
 def a_second_tick_decides_nothing(seen: Seen) -> None:
     """Every reservation holds what it can hold, except preempted ones, gangs that a later tick tries, and reservations
-    that failed in this tick and restart without delay.
+    that failed in this tick and restart without delay. The elastic instances of a reservation that claims slots keep
+    capacity from the next tick on.
     """
     if any(isinstance(each, Preempt) for each in seen.plan.decisions):
+        return
+    elastic = {row.id for row in seen.before if isinstance(row, Reservation) and list_instances(row.request, "elastic")}
+    if any(isinstance(each, Claim) and each.reservation in elastic for each in seen.plan.decisions):
         return
     found = seen.replan(seen.after, seen.now).decisions
     if any(isinstance(each, Restart) for each in found):
@@ -77,7 +81,8 @@ def no_lease_without_all_that_is_essential(seen: Seen) -> None:
 
 
 def reclaimed_capacity_goes_to_a_reservation(seen: Seen) -> None:
-    served = {each.reservation for each in seen.plan.decisions if isinstance(each, Assign | Claim)}
+    """With a grace period, a preemption is the claim of its reservation."""
+    served = {each.reservation for each in seen.plan.decisions if isinstance(each, Assign | Claim | Preempt)}
     revoked = {each.room_for for each in seen.plan.decisions if isinstance(each, Revoke) and each.room_for}
     assert revoked <= served
 

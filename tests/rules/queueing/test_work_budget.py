@@ -9,7 +9,7 @@ from scheduler.model.decisions import Assign, Cores, Grant, Launch, Plan
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import Row, View
-from scheduler.policy.cycle.work_budget import CORES_STEPS, GRANT_STEPS, LEASE_STEPS, PAUSE_SECONDS
+from scheduler.policy.cycle.work_budget import CORES_STEPS, LEASE_STEPS, PAUSE_SECONDS
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.simulation.cloud_documents import CloudDocument
@@ -92,12 +92,13 @@ def test_when_all_gangs_were_tried_they_are_tried_again() -> None:
 
 def test_leases_that_are_given_are_charged_to_the_budget() -> None:
     """The first gang pays for its leases, too; later gangs follow as far as the bound allows, and the rest in the next
-    tick.
+    tick. The ten leases of a gang count as 50 steps.
     """
     rows = [a_gang(number, 1) for number in range(5)]
     view = a_fleet(*rows)
-    assert list_assigned(plan(view, rules_with(10 * LEASE_STEPS), NOW)) == ["g0"]
-    assert list_assigned(plan(view, rules_with(25 * LEASE_STEPS), NOW)) == ["g0", "g1", "g2"]
+    assert list_assigned(plan(view, rules_with(50), NOW)) == ["g0"]
+    assert list_assigned(plan(view, rules_with(51), NOW)) == ["g0", "g1"]
+    assert list_assigned(plan(view, rules_with(125), NOW)) == ["g0", "g1", "g2"]
 
 
 def test_without_backfill_a_gang_that_is_tried_later_blocks_the_queue() -> None:
@@ -150,7 +151,7 @@ def test_behind_a_gang_that_is_tried_later_a_reservation_that_fits_on_a_ready_sl
 def test_elastic_instances_are_granted_in_rank_order_as_far_as_the_budget_allows() -> None:
     more = (Component(name="more", count=30, kind="elastic", resources={"cpus": 1}),)
     rows = [a_gang(0, 1, count=1, more=more), a_gang(1, 1, count=1, more=more), a_gang(2, 1, "other", 1, more=more)]
-    found = plan(a_fleet(*rows), rules_with(40 * GRANT_STEPS), NOW)
+    found = plan(a_fleet(*rows), rules_with(40 * 25), NOW)
     grants = [each.reservation for each in found.decisions if isinstance(each, Grant)]
     assert {name: grants.count(name) for name in grants} == {"g0": 30, "g1": 10, "g2": 30}
     assert found.wake_at == NOW
@@ -188,8 +189,9 @@ def test_cores_of_gangs_change_in_rotation_and_those_of_another_principal_at_onc
 def test_cores_of_two_leases_count_for_the_budget() -> None:
     leases = [a_lease(slot=f"linux-{at}", component=f"rank.{at - 1}", resources={"cpus": 1}) for at in (1, 2)]
     view = a_fleet(*(msgspec.structs.replace(a_held_gang(number), leases=tuple(leases)) for number in range(2)))
-    rules, cache = rules_with(CORES_STEPS * 2), PlanCache()
-    assert [list_shared(plan(view, rules, NOW + tick, cache)) for tick in range(2)] == [{"g0"}, {"g1"}]
+    for most, turns in ((4, [{"g0"}, {"g1"}]), (5, [{"g0", "g1"}] * 2)):
+        rules, cache = rules_with(most), PlanCache()
+        assert [list_shared(plan(view, rules, NOW + tick, cache)) for tick in range(2)] == turns
 
 
 def test_launches_for_elastic_instances_count_for_the_budget() -> None:

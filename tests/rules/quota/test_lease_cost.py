@@ -6,8 +6,9 @@ import pytest
 
 from scheduler.model.pools import Pool
 from scheduler.model.rules import SchedulerKeys
-from scheduler.policy.quota.accounting import weigh
-from tests.builders import SYSTEM, a_slot
+from scheduler.policy.quota.accounting import bill, weigh
+from tests.builders import NOW, SYSTEM, a_lease, a_slot
+from tests.rules.quotas import an_account, levels
 
 SIZED: dict[str, Any] = {"resources": {"cpus": 8, "memory_mib": 1000}}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, float], float]] = {
@@ -38,3 +39,28 @@ def test_the_cost_of_a_second_of_a_lease_follows_charge_by(case: str) -> None:
 def test_a_slot_without_a_price_costs_nothing() -> None:
     settings = SchedulerKeys(charge_by="price")
     assert weigh({}, a_slot(), Pool(system=SYSTEM, max_slots=1), settings) == 0
+
+
+@pytest.mark.parametrize(
+    ("charged", "due"),
+    [
+        # The account was charged for the lease up to 4 s ago.
+        (-4.0, 4 * 0.5),
+        (0.0, 0.0),
+        # It was charged by a transaction that overlaps with this one, for 3 s after the end of the lease.
+        (3.0, -3 * 0.5),
+        (35.0, -35 * 0.5),
+        # The clock went back.
+        (36.0, 0.0),
+    ],
+)
+def test_a_lease_that_ended_owes_what_the_last_charge_left_out_and_gets_back_what_it_charged_too_much(
+    charged: float, due: float
+) -> None:
+    account = an_account("A", charged_at=NOW + charged)
+    lease = a_lease(level=1, weight=0.5, charged_at=NOW - 10)
+    assert bill(account, lease, None, NOW).due == levels(0, due)
+    began_now = a_lease(level=1, weight=0.5, charged_at=NOW)
+    assert bill(account, began_now, None, NOW).due == levels(0, min(due, 0.0))
+    free = a_lease(level=1, weight=0.5, charged_at=None)
+    assert bill(account, free, None, NOW).due == levels()

@@ -43,6 +43,12 @@ def a_gang(*amounts: float, labels: dict[str, str] | None = None) -> dict[str, A
     return {"components": (a_component("c0", resources={"cpus": amounts[0]}, labels=labels or {}), *found[1:])}
 
 
+def _pair(name: str, slot: int, other: int, *, cost: float, amounts: tuple[float, float] = (2, 2)) -> Row:
+    """A gang that runs on two slots; its cost was paid at level 1."""
+    leases = (_lease("c0", slot, amounts[0], cost=cost), _lease("c1", other, amounts[1]))
+    return runs(name, leases[0], **a_gang(*amounts) | {"leases": leases})
+
+
 PLACING: dict[str, tuple[list[Any], list[str]]] = {
     "each slot takes as many as fit, in slot order": (
         [a_host(1), a_host(2), *(waits(f"r{n}", **cpus(2)) for n in range(1, 6))],
@@ -168,6 +174,45 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
             runs("r9", _lease("c0", 1, 4), leases=(_lease("c0", 1, 4), _lease("c1", 2, 4)), **a_gang(4, 4)),
         ],
         ["r1 takes 1 of r9", "r1 on 1 at 0"],
+    ),
+    # r1 cannot pay for all of hosts-1. What r9 gives up there is not enough, and r1 does not try again.
+    "a slot that is tried is not tried again when a victim on another slot frees a part of it": (
+        [
+            *(a_host(n, {"number": str(n)}) for n in (1, 2)),
+            an_account("A", 0, 2.5),
+            an_account("B", 0, 100),
+            holds("r8", 1, 2, cost=2),
+            _pair("r9", 1, 2, cost=1),
+            waits("r1", "A", labels={"number": "1"}, **cpus(4)),
+            waits("r2", "B", labels={"number": "2"}, **cpus(4)),
+        ],
+        ["r2 takes 2 of r9", "r2 on 2 at 1"],
+    ),
+    "nor if it was tried later than at first because a victim on it had ended": (
+        [
+            *(a_host(n, {"number": str(n)}) for n in (1, 2, 3)),
+            an_account("A", 0, 2.5),
+            an_account("B", 0, 100),
+            holds("r7", 2, 2, cost=2),
+            _pair("r8", 2, 3, cost=1, amounts=(1, 2)),
+            _pair("r9", 1, 2, cost=0, amounts=(2, 1)),
+            waits("r1", "A", labels={"number": "2"}, **cpus(4)),
+            waits("r2", "B", labels={"number": "3"}, **cpus(4)),
+            waits("r3", "B", labels={"number": "1"}, **cpus(4)),
+        ],
+        ["r3 takes 1 of r9", "r3 on 1 at 1", "r2 takes 3 of r8", "r2 on 3 at 1"],
+    ),
+    # Without r7, hosts-3 has the cheapest work of the slots that are left.
+    "a gang takes its next slot in the order of what is left after a victim on two slots": (
+        [
+            *(a_host(n) for n in (1, 2, 3)),
+            A,
+            _pair("r7", 1, 2, cost=1),
+            holds("r8", 2, 2, cost=5),
+            holds("r9", 3, 4, cost=3),
+            waits("r1", "A", **a_gang(4, 4)),
+        ],
+        ["r1 takes 1 of r7", "r1 takes 3 of r9", "r1 on 1+3 at 0"],
     ),
     "not where slots are recycled with their leases": ([a_host(1), A, holds("r9", 1), waits("r1", "A", **cpus(4))], []),
 }

@@ -319,3 +319,19 @@ def test_of_several_pools_that_make_headroom_the_first_configured_one_drains_fir
         },
         slots=[t("linux-1", 1), t("mac-1", 1)],
     ) == [["drain linux-1 at_quota", "drain mac-1 at_quota", "m1 waits at_max_slots", "l1 waits at_max_slots"]]
+
+
+def test_a_reservation_shares_the_withheld_launch_of_the_first_configured_pool() -> None:
+    """`r3` may use both pools. Beside `r2` it leaves no capacity for `r4`, which needs a launch of its own."""
+    pools = {
+        name: a_pool(system="s", max_slots=most, offerings=types(1, 4)) for name, most in (("first", 2), ("second", 1))
+    }
+    wishes = [{"pool": "second"}, {"pool": "first"}, {"system": "s"}, {"pool": "first"}]
+    submitted = [{"id": f"r{number}", "resources": {"cpus": 2}, **wish} for number, wish in enumerate(wishes, 1)]
+    slots = [t("first-1", 1), t("first-2", 1), t("second-1", 1)]
+    assert reported({"at": 0, "submit": submitted}, tick(0), pools=pools, slots=slots) == [
+        [
+            *("drain first-1 at_quota", "drain first-2 at_quota", "drain second-1 at_quota"),
+            *(f"r{number} waits at_max_slots" for number in range(1, 5)),
+        ]
+    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.rules.arvados import a_case, an_outage, c, t
+from tests.rules.arvados import a_case, an_outage, c, t, types
 from tests.rules.playing import Cases, a_holder, a_slot, act, play_out, submit, tick, ticks
 
 TWO_MARKETS = [
@@ -303,4 +303,24 @@ def test_draining_at_quota_is_not_repeated_and_ends() -> None:
         *("0 terminate linux-1 drained", "0 terminate linux-2 drained"),
         *("5 launch linux-1 t16 demand", "5 launch linux-2 t16 demand"),
         *("10 assign c9 linux-1", "10 assign c8 linux-2"),
+    ]
+
+
+def test_during_the_trial_of_a_quota_each_gang_keeps_the_idle_slot_that_it_would_use() -> None:
+    """EC2 permits the three machines that run. Each gang would use one of them, and a larger one."""
+    gang = [{"name": "w", "resources": {"cpus": 2}}, {"name": "x", "resources": {"cpus": 4}}]
+    played = play_out(
+        a_case(
+            submit(0, "g1", "g2", "g3", components=gang),
+            pool={"max_slots": 6, "idle_scale_down": 5, "offerings": types(2, 4), "price_factor": 1},
+            slots=[t(f"linux-{number}", 2) for number in (1, 2, 3)],
+            cloud={"launch": 3, "boot": 1, "quota": 3},
+            kicks=True,
+            wakes=True,
+            until=100,
+        )
+    )
+    assert played.decisions == [
+        *(f"0 launch linux-{number} t4 demand" for number in (4, 5, 6)),
+        "63 launch linux-4 t4 demand",
     ]

@@ -60,6 +60,15 @@ class TestStop:
         [wait] = planned.waiting
         assert wait.detail == "a launch would serve the reservation, but it would exceed a budget: all"
 
+    def test_the_detail_names_no_budget_of_a_pool_without_prices(self) -> None:
+        keys = {"system": "x86_64-linux", "max_slots": 5}
+        hosts = {"system": "x86_64-linux", "provider": "static"}
+        budgets = {name: {"pools": [name], "per_hour": 0.5} for name in ("linux", "hosts")}
+        pools = {"linux": {**keys, "offerings": [SMALL]}, "hosts": hosts}
+        rules = read_rules({"pools": pools, "budgets": budgets}).with_spending({})
+        [wait] = plan(View([*waiting(None), Slot(id="linux-1", pool="linux")]), rules, NOW).waiting
+        assert wait.detail == "a launch would serve the reservation, but it would exceed a budget: linux"
+
     def test_machines_that_leave_still_count(self) -> None:
         leaving = running(1, state="terminating")
         assert codes(decide(*waiting(None), leaving, budgets={"all": {"per_hour": 1.5}})) == ["over_budget"]

@@ -21,6 +21,7 @@ from scheduler.policy.scaling.offerings import (
     count_mix,
     describe_turn,
     find_turn,
+    list_alternatives,
     list_choices,
     list_eligible,
     list_fallback,
@@ -325,3 +326,29 @@ def test_a_fallback_has_no_spot_offering_that_is_too_expensive() -> None:
     row = Hold(id=hold, pool="linux", kind="capacity", subject="cheap", refused_at=NOW, until=NOW + 60, streak=1)
     found = list_fallback("linux", pool, choices, eligible, {hold: row}, "spot")
     assert ([each.price for each in eligible], [each.price for each in found]) == ([1], [5])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "other", "is_listed"),
+    [
+        ({"resources": {"cpus": 2}}, {"resources": {"cpus": 2}}, True),
+        ({"resources": {"cpus": 2}}, {"resources": {"cpus": 4, "gpus": 1}}, True),
+        ({"resources": {"cpus": 2}}, {"resources": {"cpus": 1}}, False),
+        ({"resources": {"cpus": 2, "gpus": 1}}, {"resources": {"cpus": 2}}, False),
+        ({"resources": {"cpus": 2}}, {"resources": {"cpus": 2}, "labels": {"disk": "ssd"}}, True),
+        ({"resources": {"cpus": 2}, "labels": {"disk": "ssd"}}, {"resources": {"cpus": 2}}, False),
+        ({"labels": {"disk": "ssd"}}, {"labels": {"disk": "hdd"}}, False),
+        # A slot without resources counts leases only.
+        ({}, {}, True),
+        ({}, {"resources": {"cpus": 2}}, False),
+        ({"resources": {"cpus": 0}}, {}, False),
+    ],
+)
+def test_an_alternative_has_at_least_the_resources_and_the_labels_of_the_chosen_offering(
+    chosen: dict[str, Any], other: dict[str, Any], *, is_listed: bool
+) -> None:
+    named = [{"name": name, "price": 1, **keys} for name, keys in (("a", chosen), ("b", other))]
+    pool = some_rules({"pools": {"linux": {"offerings": named}}}).pools["linux"]
+    [first] = [each for each in list_choices(pool) if (each.key or "").startswith("a")]
+    assert [each.key for each in list_alternatives(pool, first, ())] == (["a", "b"] if is_listed else ["a"])
+    assert [each.key for each in list_alternatives(pool, first, {"a", "b"})] == ["a"]

@@ -83,3 +83,11 @@ def test_failed_boots_are_the_sentence_of_a_wait_only_if_they_prevent_the_launch
     boots = "3 boots in a row failed (the last one: linux-9 timed out); launches of linux rest, then one is tried alone"
     [waits] = plan(View(rows), rules, NOW).waiting
     assert (waits.code, waits.detail) == (code, boots if code == "misconfigured" else ENTRIES[code].sentence)
+
+
+def test_the_first_failed_boot_is_counted_in_the_sentence_of_a_wait_in_its_own_tick() -> None:
+    rules = some_rules({"pools": {"linux": {"max_slots": 2, "unhealthy_after": 1, "boot_timeout": 60}}})
+    silent = a_slot(state="booting", since=NOW - 61)
+    [waits] = plan(View([silent, a_slot("linux-2", state="empty"), a_reservation()]), rules, NOW).waiting
+    boots = "1 boots in a row failed (the last one: linux-1 timed out); launches of linux rest, then one is tried alone"
+    assert (waits.code, waits.detail) == ("misconfigured", boots)
