@@ -23,6 +23,7 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import OutboxMessage
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
+from scheduler.store.postgresql_pipeline import PostgresConnection
 from scheduler.store.sqlite import SqliteConnection
 from scheduler.view.connection import Bundle, make_redis
 from scheduler.view.memory import MemoryMeter
@@ -75,13 +76,8 @@ class Meters:
         self._client = client
         self.statements = self.round_trips = 0
         sqlalchemy_event.listen(Engine, "before_cursor_execute", self._count_statement)
-        execute: Callable[..., Any] = SqliteConnection.execute
-
-        def execute_counted(*arguments: Any, **options: Any) -> Any:
-            self.statements += 1
-            return execute(*arguments, **options)
-
-        SqliteConnection.execute = execute_counted  # type: ignore[method-assign]
+        SqliteConnection.execute = self._counting(SqliteConnection.execute)  # type: ignore[method-assign]
+        PostgresConnection.send_later = self._counting(PostgresConnection.send_later)  # type: ignore[method-assign]
         send: Callable[..., Any] = redis.connection.AbstractConnection.send_packed_command
 
         def send_counted(*arguments: Any, **options: Any) -> Any:
@@ -89,6 +85,13 @@ class Meters:
             return send(*arguments, **options)
 
         redis.connection.AbstractConnection.send_packed_command = send_counted  # type: ignore[method-assign]
+
+    def _counting(self, execute: Callable[..., Any]) -> Callable[..., Any]:
+        def execute_counted(*arguments: Any, **options: Any) -> Any:
+            self.statements += 1
+            return execute(*arguments, **options)
+
+        return execute_counted
 
     def _count_statement(self, *_: object) -> None:
         self.statements += 1

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
 
 from scheduler.ports import ClusterRow, LeaderTerm, StoreUnavailableError
 from scheduler.store import tables
-from scheduler.store.dialect import StoreConnection
+from scheduler.store.dialect import Executor
 
 CLUSTER_ID: Final = 1
 _CLUSTER, _LEADER, _COUNTER = tables.cluster.c, tables.leader.c, tables.counters.c
@@ -82,7 +82,7 @@ def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]
     return found.where(_CLUSTER.id == CLUSTER_ID, _LEADER.id == _CLUSTER.id)
 
 
-def read_stored(connection: StoreConnection, statement: Select[Any]) -> StoredCluster:
+def read_stored(connection: Executor, statement: Select[Any]) -> StoredCluster:
     """Execute the statement of `select_cluster` and return its row. Raises StoreUnavailableError if the table has no
     row.
     """

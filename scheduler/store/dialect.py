@@ -163,13 +163,25 @@ class StatementResult(Protocol):
         """Return all further rows."""
 
 
-class StoreConnection(Protocol):
-    """A database connection in a transaction. SQLAlchemy's Connection has these methods."""
+class Executor(Protocol):
+    """Executes statements in a transaction, as SQLAlchemy's Connection does."""
 
     def execute(
         self, statement: Executable, values: Any = ..., *, execution_options: Mapping[str, Any] = ...
     ) -> StatementResult:
         """Execute a statement with these bind values (name -> value), and return its result."""
+
+
+class StoreConnection(Executor, Protocol):
+    """A database connection in a transaction."""
+
+    def execute_later(self, statement: Executable, values: Any = ...) -> StatementResult:
+        """Do what `execute` does, but the statement may wait for the next one whose result is asked for, or for
+        `settle`, so that both are sent together. Its error is raised then.
+        """
+
+    def settle(self) -> None:
+        """Execute the statements that wait, and raise the first error."""
 
     def commit(self) -> None:
         """Commit the transaction."""
@@ -259,7 +271,7 @@ class Dialect(Protocol):
     def queue_for_events(self, connection: StoreConnection) -> None:
         """Wait until no other open transaction has assigned numbers to events. So event numbers are committed in
         ascending order. The caller makes this call after all its other locks: afterwards its transaction must wait for
-        no lock.
+        no lock. The wait may begin with the next statement.
         """
 
     def queue_for_migration(self, connection: Connection) -> None:

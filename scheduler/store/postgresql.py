@@ -57,7 +57,7 @@ from scheduler.protocol.clock import LARGEST_STEP, read_monotonic
 from scheduler.protocol.database_urls import POOLING
 from scheduler.store import tables
 from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored, select_cluster
-from scheduler.store.dialect import Bulk, Dialect, Field, Merge, SchemaError, StoreConnection, take_columns
+from scheduler.store.dialect import Bulk, Dialect, Executor, Field, Merge, SchemaError, StoreConnection, take_columns
 
 # Cluster time on PostgreSQL: the server's clock plus an offset that is stored in the database.
 #
@@ -74,6 +74,9 @@ SURE_SECONDS: Final = 5.0
 """Seconds for which a new process waits before it corrects the stored offset itself, if the server's clock is behind
 the times of stored rows. A process that started earlier knows the time better and may correct the offset first.
 """
+
+SLOW_SECONDS: Final = 0.5
+"""The longest question for the time whose answer is used without a second question."""
 
 _STORED = tables.cluster.c
 _CORRECT: Final = (
@@ -121,18 +124,23 @@ class ReferenceClock:
         self._guard = threading.Lock()
         self._known: _Known | None = None
 
-    def read(self, connection: Connection) -> ClusterRow:
+    def read(self, connection: Executor, engine: Engine) -> ClusterRow:
         """Return the row about the cluster with cluster time. If the server's clock has jumped, correct the stored
         offset through another connection.
         """
         stored, before, after = self._ask(connection)
         if self._has_jumped(stored, before, after):
-            return self._correct(connection.engine, stored, before, after)
+            return self._correct(engine, stored, before, after)
         return self._adopt(stored, before, after)
 
-    def _ask(self, connection: Connection) -> tuple[StoredCluster, float, float]:
+    def _ask(self, connection: Executor) -> tuple[StoredCluster, float, float]:
         before = self._monotonic()
-        return read_stored(connection, self._select), before, self._monotonic()
+        stored, after = read_stored(connection, self._select), self._monotonic()
+        if after - before > SLOW_SECONDS:
+            # The connection may have been replaced within this time, which leaves the moment of the answer open.
+            before = self._monotonic()
+            stored, after = read_stored(connection, self._select), self._monotonic()
+        return stored, before, after
 
     def _has_jumped(self, stored: StoredCluster, before: float, after: float) -> bool:
         known, now = self._known, stored.reference + stored.clock_offset
@@ -190,6 +198,7 @@ class ReferenceClock:
 
 if TYPE_CHECKING:
     from scheduler.store.postgresql_connection import Connector
+    from scheduler.store.postgresql_pipeline import PostgresConnection, PostgresConnections
 
 LIMITS: Final = {"idle_in_transaction_session_timeout": "10s", "lock_timeout": "5s", "statement_timeout": "30s"}
 """How long a transaction may pause, wait for one lock, and execute one statement, before the server aborts the
@@ -288,12 +297,15 @@ class PostgresDialect(Dialect):
         self._wants_standby = url.query.get("target_session_attrs") in _OF_STANDBYS
         self._clock = clock
         self._reference = ReferenceClock(_CLUSTER)
+        self._connections: dict[Engine, PostgresConnections] = {}
 
     @override
     def create_engine(self) -> Engine:
         try:
             engine = create_engine(self._url, **_POOL)
-            from scheduler.store.postgresql_connection import Connector  # noqa: PLC0415 - it imports psycopg
+            # These import psycopg, which an installation on SQLite lacks.
+            from scheduler.store.postgresql_connection import Connector  # noqa: PLC0415
+            from scheduler.store.postgresql_pipeline import PostgresConnections  # noqa: PLC0415
         except ImportError as error:
             cause = _first_line(error)
             raise StoreUnavailableError(
@@ -306,20 +318,21 @@ class PostgresDialect(Dialect):
             is_bounded=not self._migrates,
         )
         self._connector.watch(engine)
+        self._connections[engine] = PostgresConnections(engine, self._find_settings)
         return engine
+
+    def _find_settings(self) -> bytes | None:
+        connector = self._connector
+        return connector.settings.encode() if connector is not None and connector.is_pooled else None
 
     @override
     def begin(self, engine: Engine, *, writes: bool) -> StoreConnection:
-        connection = engine.connect().execution_options(**self.options(writes=writes))
-        try:
-            connection.begin()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return self._connections[engine].begin(writes=writes)
 
     @override
     def dispose(self, engine: Engine) -> None:
+        if (connections := self._connections.pop(engine, None)) is not None:
+            connections.drop_idle()
         engine.dispose()
 
     @override
@@ -364,13 +377,13 @@ class PostgresDialect(Dialect):
     @override
     def read_cluster(self, connection: StoreConnection) -> ClusterRow:
         if self._clock is None:
-            return self._reference.read(known_as("Connection", connection))
+            return self._reference.read(connection, known_as("PostgresConnection", connection).engine)
         stored = read_stored(connection, _CLUSTER)
         return stored.at(self._clock(), stored.clock_offset)
 
     @override
     def queue_for_events(self, connection: StoreConnection) -> None:
-        connection.execute(_ADVISORY, {"key": _EVENTS_LOCK})
+        connection.execute_later(_ADVISORY, {"key": _EVENTS_LOCK})
 
     @override
     def queue_for_migration(self, connection: Connection) -> None:

@@ -63,7 +63,8 @@ class Connector:
     def __init__(self, limits: Mapping[str, str], options: str, *, is_pooled: bool | None, is_bounded: bool) -> None:
         self._options = " ".join([*(f"-c {name}={value}" for name, value in limits.items()), options])
         self._kind: type[psycopg.Connection[Any]] = BoundedConnection if is_bounded else psycopg.Connection
-        self._begin = _write_settings(limits, options)
+        self.settings = _write_settings(limits, options)
+        """The statement with which each transaction behind a pooler sets its limits."""
         self.is_pooled = is_pooled
 
     def watch(self, engine: Engine) -> None:
@@ -103,7 +104,7 @@ class Connector:
         return self._kind.connect(**given, prepare_threshold=None)
 
     def _set_limits(self, connection: Connection) -> None:
-        connection.exec_driver_sql(self._begin)
+        connection.exec_driver_sql(self.settings.replace("%", "%%"))
 
 
 def _forget_mode(connection: Any, _record: object) -> None:
@@ -124,12 +125,10 @@ def _has_pooler(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _write_settings(limits: Mapping[str, str], options: str) -> str:
-    local = [f"SET LOCAL {name} = '{value}'" for name, value in limits.items()]
     # set_config reads a list, like that of search_path, as the startup option does.
-    for name, value in _OPTION.findall(options):
-        words = _quote(name.replace("-", "_")), _quote(_ESCAPED.sub(r"\1", value))
-        local.append("SELECT set_config({}, {}, true)".format(*words))
-    return "; ".join(local).replace("%", "%%")
+    found = [(name.replace("-", "_"), _ESCAPED.sub(r"\1", value)) for name, value in _OPTION.findall(options)]
+    local = [f"set_config({_quote(name)}, {_quote(value)}, true)" for name, value in (*limits.items(), *found)]
+    return f"SELECT {', '.join(local)}"
 
 
 def _quote(value: str) -> str:

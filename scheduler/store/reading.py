@@ -125,19 +125,22 @@ def read_principals(session: Session) -> list[StoredPrincipal]:
     return PRINCIPALS.read_all(session.fetch(_PRINCIPALS))
 
 
-def read_reservations(
-    session: Session, statements: Statements, rows: Sequence[Record], last: dict[str, int] | None = None
-) -> list[Reservation]:
+def read_reservations(session: Session, statements: Statements, rows: Sequence[Record]) -> list[Reservation]:
     """Return a reservation with its leases for each of `rows`, in the same order. `rows` are the result of a query for
-    `RESERVATIONS.columns`. `last`: a dict to which the function adds, for each reservation with leases, its id -> the
-    position of its last lease.
+    `RESERVATIONS.columns`.
+    """
+    return join_leases(rows, [*session.fetch_for(statements.leases.load, (row[_ID] for row in rows))], {})
+
+
+def join_leases(rows: Sequence[Record], found: Sequence[Record], last: dict[str, int]) -> list[Reservation]:
+    """Return a reservation with its leases for each of `rows`, in the same order. `found`: the rows of their leases.
+    `last`: a dict to which the function adds, for each reservation with leases, its id -> the position of its last
+    lease.
     """
     leases: dict[str, list[Lease]] = {}
-    found = [*session.fetch_for(statements.leases.load, (row[_ID] for row in rows))]
     for lease, (*_, position, owner) in zip(LEASES.read_all(found), found, strict=True):
         leases.setdefault(owner, []).append(lease)
-        if last is not None:
-            last[owner] = position
+        last[owner] = position
     return RESERVATIONS.read_all(rows, leases=[tuple(leases.get(row[_ID], ())) for row in rows])
 
 

@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Engine, Executable
 
 from scheduler.ports import ClusterRow, StoreUnavailableError
-from scheduler.store.dialect import Bulk, Dialect, SchemaError, StoreConnection, find_schema_fault
+from scheduler.store.dialect import Bulk, Dialect, SchemaError, StatementResult, StoreConnection, find_schema_fault
 from scheduler.store.shapes import Record
 
 CHUNK_ROWS: Final = 1000
@@ -121,6 +121,39 @@ class Session:
         rows.
         """
         return sum(self.change(statement, **self._dialect.bind_ids(chunk)) for chunk in cut(sorted(set(ids))))
+
+    def fetch_later(self, statement: Executable, **values: object) -> StatementResult:
+        """Execute a statement together with a later one, or when its rows are asked for. See StoreConnection."""
+        with self._explaining:
+            return self._connection.execute_later(statement, values)
+
+    def fetch_both_for(
+        self, first: Executable, second: Executable, ids: Iterable[str]
+    ) -> tuple[list[Record], list[Record]]:
+        """Execute both statements, one after the other, with at most CHUNK_ROWS of the `ids` at a time, in sorted
+        order. Return all rows of both.
+        """
+        found: list[Record] = []
+        others: list[Record] = []
+        for chunk in cut(sorted(set(ids))):
+            values = self._dialect.bind_ids(chunk)
+            result, other = self.fetch_later(first, **values), self.fetch_later(second, **values)
+            with self._explaining:
+                found += result.fetchall()
+                others += other.fetchall()
+        return found, others
+
+    def settle(self) -> None:
+        """Execute the statements that wait, and raise the first error."""
+        with self._explaining:
+            self._connection.settle()
+
+    def write_later(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> list[StatementResult]:
+        """Execute a bulk statement with at most CHUNK_ROWS of the `rows` at a time, together with later statements.
+        Return the results. See StoreConnection.
+        """
+        bound = (self._dialect.bind_rows(bulk, chunk) for chunk in cut(rows))
+        return [self.fetch_later(bulk.statement(shared), **values) for shared, values in bound]
 
     def write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> int:
         """Execute a bulk statement with at most CHUNK_ROWS of the `rows` at a time. Return the number of

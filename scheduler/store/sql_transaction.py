@@ -36,10 +36,11 @@ from scheduler.ports.run_times import RunTimeWrites
 from scheduler.ports.store import Transaction
 from scheduler.store import statements as fixed
 from scheduler.store import tables
-from scheduler.store.dialect import Bulk
+from scheduler.store.dialect import Bulk, StatementResult
 from scheduler.store.reading import (
     MARKET,
     RulesReader,
+    join_leases,
     read_principals,
     read_reservations,
     read_rules_version,
@@ -86,7 +87,7 @@ class SqlLedgerWrites(CostWriter):
     def _write_costs(self) -> None:
         if self._costs:
             # All transactions lock these rows in the order of their keys, and only for the time of the commit.
-            self._session.write(self._statements.add_costs, add_costs(self._costs))
+            self._session.write_later(self._statements.add_costs, add_costs(self._costs))
 
 
 class SqlMarketWrites(MarketWrites):
@@ -271,6 +272,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOr
         self._block = 0
         """Minimum number of fencing tokens that the next statement for tokens reserves in the database."""
         self._leases = LeaseRows(session, statements.leases)
+        self._written: list[tuple[int, Sequence[StatementResult]]] = []
+        """The results of writes that may still wait, each with the number of rows that it must have written."""
         self._locked: dict[str, Reservation] = {}
         """The reservations that this transaction has locked, as they are stored now."""
 
@@ -282,7 +285,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOr
         self._write_costs()
         if self._events:
             self._session.queue_for_events()  # promise: event-order
-            self._session.write(self._statements.append_events, self._events)
+            self._session.write_later(self._statements.append_events, self._events)
+        self._settle()
 
     @override
     def now(self) -> float:
@@ -305,17 +309,18 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOr
 
     @override
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        if self._session.change(fixed.NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
-            raise self._lose(DeposedError(f"term {leader_term.term} is over"))
+        noted = self._session.fetch_later(fixed.NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now)
         if not self._session.dialect.has_one_writer:
             # Rules may have been stored since the begin, and cannot be from now on: see `load_rules`.
             self._rules_version = read_rules_version(self._session)
+        if noted.rowcount != 1:
+            raise self._lose(DeposedError(f"term {leader_term.term} is over"))
 
     @override
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        rows = list(self._session.fetch_for(self._statements.reservations.load, ids))
+        both = self._statements.reservations.load, self._statements.leases.load
         last: dict[str, int] = {}
-        found = {row.id: row for row in read_reservations(self._session, self._statements, rows, last)}
+        found = {row.id: row for row in join_leases(*self._session.fetch_both_for(*both, ids), last)}
         self._leases.note_loaded(found.values(), last)
         self._locked |= found
         return found
@@ -400,7 +405,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOr
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
         # Lock the counter before reading known ids: no other transaction can insert until this one ends.
         if not self._has_sequence:
-            self.last_sequence()
+            self._session.fetch_later(fixed.COUNT, counter="sequence", count=0)
+            self._has_sequence = True
         known = {
             row_id
             for (row_id,) in self._session.fetch_for(self._statements.known_reservations, (row.id for row in rows))
@@ -440,6 +446,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOr
                 statements = self._statements_for(kind)
                 self._write(statements.insert, [row for row in alike if (kind, row.id) in new])
                 self._write(statements.update, [row for row in alike if (kind, row.id) not in new])
+        self._settle()
         return stored
 
     @override
@@ -454,9 +461,10 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOr
         self._locked |= {row.id: row for row in marked if isinstance(row, Reservation)}
         for kind, alike in _by_kind(marked).items():
             self._write(self._statements_for(kind).mark, alike)
-        self._session.write(
+        self._session.write_later(
             self._statements.leases.confirm, lay_out_leases(row for row in marked if isinstance(row, Reservation))
         )
+        self._settle()
         return marked
 
     @override
@@ -471,6 +479,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOr
             self._write(self._statements_for(kind).delete, alike)
         owners = [row.id for row in rows if isinstance(row, Reservation)]
         self._session.change_for(self._statements.leases.forget, owners)
+        self._settle()
         for name in owners:
             self._locked.pop(name, None)
         return gone
@@ -590,16 +599,26 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOr
         return rows[kind]
 
     def _write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> None:
-        """Execute the bulk statement `bulk` for changed rows of one kind. Raises StaleWriteError if a row was not
-        written, because its stored version has changed.
+        """Execute the bulk statement `bulk` for changed rows of one kind, together with later statements. `_settle`
+        tests whether all rows were written.
         """
+        if rows:
+            self._written.append((len(rows), self._session.write_later(bulk, rows)))
+
+    def _settle(self) -> None:
+        """Execute the writes that wait. Raises StaleWriteError if a row was not written, because its stored version has
+        changed.
+        """
+        self._session.check_whole()
         try:
-            written = self._session.write(bulk, rows)
+            self._session.settle()
         except StaleWriteError as error:
             raise self._lose(error) from error
-        if written != len(rows):
-            message = f"{len(rows) - written} of {len(rows)} rows have changed since they were read"
-            raise self._lose(StaleWriteError(message))
+        for wanted, results in self._written:
+            if (written := sum(result.rowcount for result in results)) != wanted:
+                message = f"{wanted - written} of {wanted} rows have changed since they were read"
+                raise self._lose(StaleWriteError(message))
+        self._written.clear()
 
 
 def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:

@@ -14,12 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from typing import Any, Final, cast
 
 import msgspec
 from sqlalchemy import (
-    ClauseElement,
     Column,
     ColumnElement,
     Connection,
@@ -43,7 +41,6 @@ from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.sql.compiler import SQLCompiler
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from typing_extensions import override
 
@@ -52,28 +49,7 @@ from scheduler.protocol.clock import read_monotonic
 from scheduler.store import tables
 from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored, select_cluster
 from scheduler.store.dialect import Bulk, Dialect, Field, Merge, SchemaError, StoreConnection, are_alike, take_columns
-
-# Connections to an SQLite file that pass SQLAlchemy's statements to the driver directly.
-#
-# Speed: SQLAlchemy's own connection runs several times as much code for each transaction and each statement. After a
-# pause of some milliseconds, no cache of the processor contains that code any more. The code then takes four to seven
-# times as long as when it runs in a loop. Here SQLAlchemy only compiles each statement once. No value and no result
-# needs a conversion: the columns of this database are texts and numbers, and flags are read as numbers.
-
-
-MOST_IDLE: Final = 5
-"""The most connections without a transaction that a process keeps open for later transactions."""
-_NONE: Final[Mapping[str, object]] = {}
-
-
-class _Form(NamedTuple):
-    """A compiled SQL statement as the driver takes it. `text`: the SQL; `names`: the names of its parameters in order;
-    `own`: name -> value of the parameters whose values are a part of the statement.
-    """
-
-    text: str
-    names: tuple[str, ...]
-    own: Mapping[str, object]
+from scheduler.store.forms import MOST_IDLE, NO_VALUES, Forms
 
 
 class SqliteConnection:
@@ -96,14 +72,20 @@ class SqliteConnection:
     def execute(
         self,
         statement: Executable,
-        values: Mapping[str, object] = _NONE,
+        values: Mapping[str, object] = NO_VALUES,
         *,
         execution_options: object = None,  # noqa: ARG002 - only SQLAlchemy's connections have options
     ) -> sqlite3.Cursor:
         """Execute a statement with these bind values (name -> value), and return its result."""
-        form = self._connections.find_form(statement, values)
-        given = {**form.own, **values}
-        return self._driver.execute(form.text, [given[name] for name in form.names])
+        form = self._connections.forms.find(statement, values)
+        return self._driver.execute(form.text, form.list_values(values))
+
+    def execute_later(self, statement: Executable, values: Mapping[str, object] = NO_VALUES) -> sqlite3.Cursor:
+        """Execute a statement at once, because SQLite has no round trips that could be saved."""
+        return self.execute(statement, values)
+
+    def settle(self) -> None:
+        """Do nothing, because no statement waits."""
 
     def commit(self) -> None:
         self._driver.commit()
@@ -130,7 +112,7 @@ class SqliteConnection:
 
 
 class SqliteConnections:
-    """The idle connections of one SQLAlchemy engine, and the compiled statements that they have executed.
+    """The idle connections of one SQLAlchemy engine, and its compiled statements.
 
     Thread-safe.
     """
@@ -138,7 +120,7 @@ class SqliteConnections:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._idle: list[SqliteConnection] = []
-        self._forms: WeakKeyDictionary[Executable, _Form] = WeakKeyDictionary()
+        self.forms = Forms(engine.dialect)
 
     def begin(self, *, writes: bool) -> SqliteConnection:
         """Return a connection with a new transaction."""
@@ -164,24 +146,6 @@ class SqliteConnections:
         with suppress(IndexError):
             while True:
                 self._idle.pop().release()
-
-    def find_form(self, statement: Executable, values: Mapping[str, object]) -> _Form:
-        """Return the compiled SQL of a statement, from a cache. `values`: the parameters, of which only the names
-        matter. The cache is keyed by the statement alone, so a statement must always be executed with parameters of the
-        same names.
-        """
-        form = self._forms.get(statement)
-        if form is None:
-            form = self._forms[statement] = self._make_form(statement, values)
-        return form
-
-    def _make_form(self, statement: Executable, values: Mapping[str, object]) -> _Form:
-        element = cast("ClauseElement", statement)
-        compiled = cast("SQLCompiler", element.compile(dialect=self._engine.dialect, column_keys=[*values]))
-        # The lists of IN get a place for each of their values, which are a part of the statement.
-        state = compiled.construct_expanded_state(dict(values))
-        own = {name: value for name, value in state.parameters.items() if name not in values}
-        return _Form(state.statement, tuple(state.positiontup or ()), own)
 
 
 # Cluster time on SQLite: a base time stored in the database, plus the time that has passed since in this boot of the

@@ -3,9 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
-from sqlalchemy import event
+import psycopg
+import pytest
 
 from scheduler.operations.machines.check import recover, sweep
 from scheduler.operations.rules.apply import apply_rules
@@ -13,7 +14,7 @@ from scheduler.operations.run_times import learn_run_times
 from scheduler.operations.tick.tick import tick
 from scheduler.ports import CloudError, DeposedError
 from scheduler.store.opening import open_store
-from scheduler.store.sql import SqlStore
+from scheduler.store.postgresql_pipeline import PostgresConnection
 from scheduler.view.memory import InMemoryRedis
 from tests.operations.harness import CountingFleet, Harness
 from tests.operations.test_races import CONFIG, ask, make_ready
@@ -83,7 +84,7 @@ def make_items(verb: str, random: Random) -> list[dict[str, object]]:
             return [{"reservation": name, "token": 1} for name in some]
 
 
-def test_there_are_no_deadlocks(postgresql_url: str) -> None:
+def test_there_are_no_deadlocks(postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With operations of all kinds at once, PostgreSQL reports no deadlock and no timeout of a statement."""
     first = open_store(postgresql_url)
     fleet, redis = CountingFleet(), InMemoryRedis(first.now)
@@ -92,10 +93,14 @@ def test_there_are_no_deadlocks(postgresql_url: str) -> None:
     harnesses = [Harness(rules, store=store, fleet=fleet, redis=redis) for store in stores]
     for name in SLOTS:
         make_ready(harnesses[0], name)
-    states: list[str] = []
-    for store in stores:
-        assert isinstance(store, SqlStore)
-        event.listen(store.engine, "handle_error", lambda context: states.append(context.original_exception.sqlstate))
+    states: list[str | None] = []
+    fail = PostgresConnection._fail
+
+    def note(connection: PostgresConnection, error: psycopg.Error) -> NoReturn:
+        states.append(error.sqlstate)
+        fail(connection, error)
+
+    monkeypatch.setattr(PostgresConnection, "_fail", note)
     with ThreadPoolExecutor(THREADS) as threads:
         done = [act for acts in threads.map(act_at_random, range(THREADS), harnesses) for act in acts]
     assert set(states) <= {

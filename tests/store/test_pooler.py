@@ -9,13 +9,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event, make_url, text
+from sqlalchemy import make_url, text
 
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
 from scheduler.store.backup import BackupError, back_up, put_back, read_backup
 from scheduler.store.migrating import migrate, schema_state
 from scheduler.store.opening import choose_dialect, find_fault, open_store, try_write
+from scheduler.store.postgresql_pipeline import PostgresConnection
+from scheduler.store.session import open_session
 from scheduler.store.sql import SqlStore
 from testbed.postgresql_server import PostgresServer, find_binaries
 from testbed.proxy import Proxy
@@ -44,8 +46,9 @@ def one_url(postgresql_server: PostgresServer, postgresql_url: str) -> Iterator[
 
 
 def ask(store: SqlStore, statement: str) -> object:
-    with store.engine.begin() as connection:
-        return connection.execute(text(statement)).scalar_one()
+    with open_session(store.engine, store._dialect, writes=True) as session:
+        ((found,),) = session.fetch(text(statement))
+        return found
 
 
 def read_limits(store: SqlStore) -> list[object]:
@@ -114,12 +117,20 @@ def test_the_url_may_state_the_kind_of_pooling(postgresql_url: str, open_sql: Op
         open_store(f"{postgresql_url}?pooling=session")
 
 
-def test_a_direct_connection_sends_no_statement_for_the_pooling(postgresql_url: str, open_sql: Open) -> None:
-    store, sent = open_sql(postgresql_url), list[str]()
+def test_a_direct_connection_sends_no_statement_for_the_pooling(
+    postgresql_url: str, open_sql: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, sent = open_sql(postgresql_url), list[int]()
     store.find_slots()
-    event.listen(store.engine, "before_cursor_execute", lambda _c, _k, statement, *_: sent.append(statement))
+    send_begin = PostgresConnection._send_begin
+
+    def count(connection: PostgresConnection) -> int:
+        sent.append(send_begin(connection))
+        return sent[-1]
+
+    monkeypatch.setattr(PostgresConnection, "_send_begin", count)
     store.find_slots()
-    assert len(sent) == 1
+    assert sent == [1]
     assert read_limits(store) == ["30s", "5s", "10s"]
 
 

@@ -17,6 +17,7 @@ from scheduler.ports import ConflictError, EventFilter, StaleWriteError, StoreUn
 from scheduler.store.migrating import migrate, schema_state
 from scheduler.store.opening import open_store
 from scheduler.store.postgresql import PostgresDialect
+from scheduler.store.session import open_session
 from scheduler.store.sql import SqlStore
 from scheduler.store.sql_transaction import SqlTransaction
 from testbed.postgresql_server import PostgresServer, start_own_postgresql
@@ -49,8 +50,9 @@ def end_connections(server: PostgresServer, url: str) -> int:
 
 
 def ask(store: SqlStore, statement: str) -> object:
-    with store.engine.connect() as connection:
-        return connection.execute(text(statement)).scalar_one()
+    with open_session(store.engine, store._dialect, writes=True) as session:
+        ((found,),) = session.fetch(text(statement))
+        return found
 
 
 class TestConnections:

@@ -17,11 +17,12 @@ from sqlalchemy import ClauseElement, Engine, Executable, Select, event, select,
 from scheduler.ports import EventFilter, StoreUnavailableError
 from scheduler.store import tables
 from scheduler.store.dialect import Bulk
+from scheduler.store.forms import MOST_IDLE
 from scheduler.store.migrating import migrate
 from scheduler.store.session import open_session
 from scheduler.store.shapes import StoredLease
 from scheduler.store.sql import SqlStore
-from scheduler.store.sqlite import LEAST_SHARED, MOST_IDLE, SqliteConnection, SqliteConnections, SqliteDialect
+from scheduler.store.sqlite import LEAST_SHARED, SqliteConnection, SqliteConnections, SqliteDialect
 from scheduler.store.statements import Statements
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.store.conftest import Open
@@ -209,7 +210,7 @@ class TestProcesses:
         save(sqlite, a_slot("linux-1", state="ready"), a_slot("linux-2", state="empty"))
         with open_session(sqlite.engine, sqlite._dialect, writes=False) as session:
             assert [*session.fetch(statement), *session.fetch(statement)] == [("linux-1",)] * 2
-        forms = find_connections(sqlite)._forms
+        forms = find_connections(sqlite).forms._forms
         assert statement in forms
         known = len(forms)
         del statement
