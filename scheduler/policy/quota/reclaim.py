@@ -67,7 +67,7 @@ def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> 
         return
     heapify(heap)
     reclaimable = _Reclaimable(quota_run, _list_reclaimable(quota_run))
-    while heap and reclaimable.left:
+    while heap and reclaimable.may_serve:
         rank, number, group = heap[0]
         found = None
         if not group.is_served and (level == FREE or not quota_run.limits.is_fanned_out(group)):
@@ -124,6 +124,11 @@ class _Reclaimable:
         for part in parts:
             self._on.setdefault(part.slot_info, set()).add(part.key)
         self._have: dict[str, Resources] = {}
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether a lease may still be reclaimed, or earlier reclaims may have left capacity for others."""
+        return bool(self.left) or len(self.left) < len(self._parts)
 
     def walk(self) -> Iterator[ReclaimableLease]:
         """Return an iterator over the leases that were not reclaimed yet, last in rank first."""

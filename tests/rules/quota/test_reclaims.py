@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.model.accounts import FREE
-from scheduler.model.decisions import Assign, Claim, Plan, Revoke
+from scheduler.model.decisions import Assign, Claim, Plan, Preempt, Revoke
 from scheduler.model.reservations import Component, Lease, Reservation
 from scheduler.model.resources import has_labels
 from scheduler.model.slots import Slot
@@ -110,6 +110,21 @@ def test_a_limit_of_the_account_holds_for_all_instances_for_which_leases_are_rec
     assert list_reclaimed(found) == ["h9 c1 for r1", "h8 c2 for r1"]
     [assigned] = [each for each in found.decisions if isinstance(each, Assign)]
     assert sorted(lease.slot for lease in assigned.leases) == ["hosts-1", "hosts-2"]
+
+
+@pytest.mark.parametrize("account", [None, "A"])
+def test_what_a_reclaim_leaves_on_a_slot_that_was_full_goes_to_the_next_reservation_of_the_same_level(
+    account: str | None,
+) -> None:
+    """The slot had no place for a further lease. No elastic lease is left for r2, and r3 comes from the free level."""
+    holder = stretches(9, ("hosts-1", 0), ("hosts-1", 2), ("hosts-1", 2))
+    rows: list[Row] = [a_host(1), holder, an_account("A", 100)]
+    rows += [waits(f"r{n}", account, at=n, resources={"cpus": cpus}) for n, cpus in ((1, 3), (2, 1))]
+    rows += [waits("r3", at=3, resources={"cpus": 0.5})]
+    found = plan(View(rows), quota_rules({**SIZED, "max_leases_per_slot": 3}, **KEYS), NOW)
+    assert list_reclaimed(found) == ["h9 c2 for r1", "h9 c1 for r1"]
+    given = [(type(each), each.reservation) for each in found.decisions if isinstance(each, Assign | Preempt)]
+    assert given == [(Assign, "r1"), (Assign, "r2")]
 
 
 @dataclass
