@@ -109,18 +109,20 @@ def find_reason(drawn: Drawn, explained: Iterable[Mutant]) -> str | None:
 
 def play_drawn(drawn: Sequence[Drawn]) -> int:
     """Report which test notices each mutant, quick tests first; return the number of survivors."""
-    quick = play(find_quick_killer, [None, *drawn])
-    if quick[0] != SURVIVED:
-        raise RuntimeError(f"{quick[0]} fails without any change")
-    left = [each for each, killer in zip(drawn, quick[1:], strict=True) if killer == SURVIVED]
-    for each, killer in zip(drawn, quick[1:], strict=True):
-        if killer != SURVIVED:
+    quick, left = play(find_quick_killer, [None, *drawn]), list[Drawn]()
+    if (killer := next(quick)) != SURVIVED:
+        raise RuntimeError(f"{killer} fails without any change")
+    for each, killer in zip(drawn, quick, strict=True):
+        if killer == SURVIVED:
+            left.append(each)
+        else:
             _report(each, killer)
     _print(f"{len(left)} are left for pytest")
-    thorough = play(find_thorough_killer, left)
-    for each, killer in zip(left, thorough, strict=True):
+    survived = 0
+    for each, killer in zip(left, play(find_thorough_killer, left), strict=True):
         _report(each, killer)
-    return thorough.count(SURVIVED)
+        survived += killer == SURVIVED
+    return survived
 
 
 def _print(text: str) -> None:
