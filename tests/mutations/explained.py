@@ -5,6 +5,40 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
+    "scheduler.policy.scaling.pool_size": {
+        "fill_warm_pools_due": [
+            Change(
+                "the step examines pools that lack no slot, and launches and starts none there",
+                "each.lacks and limits.bounds.may_grow(name)",
+                "each.lacks or limits.bounds.may_grow(name)",
+            ),
+        ],
+    },
+    "scheduler.policy.queueing.lending": {
+        "Lender.add": [
+            Change(
+                "the planned slots were among the ready ones before, where the demand fitted neither",
+                "self.refused.clear()",
+                "",
+            ),
+        ],
+        "_limit": [
+            Change(
+                "the planned slot itself has as few uses left, and `may_lend` examines it before its copy",
+                "real.redeemed + real.given",
+                "real.redeemed - real.given",
+            ),
+        ],
+    },
+    "scheduler.policy.queueing.planned_start": {
+        "_find_free": [
+            Change(
+                "a slot has free amounts exactly if it has a capacity",
+                "free is None or capacity is None",
+                "free is None and capacity is None",
+            ),
+        ],
+    },
     "scheduler.policy.capacity.fits": {
         "fits": [
             Change(
@@ -50,7 +84,23 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.policy.capacity.gang": {
+        "_IndexSpace._settle_together": [
+            Change(
+                "both lists have one entry for each slot on which instances were placed",
+                "zip(taken, spent, strict=True)",
+                "zip(taken, spent, strict=False)",
+            ),
+        ],
+    },
     "scheduler.policy.capacity.candidate_queue": {
+        "CandidateQueue.catch_up": [
+            Change(
+                "with as many changes as slots the queue is filled again, and has the same slots",
+                "len(each.changed) - self.read[each] > len(each.slot_infos)",
+                "len(each.changed) - self.read[each] >= len(each.slot_infos)",
+            ),
+        ],
         "CandidateQueue.open": [
             Change(
                 "the flag only saves filtering the slots again, which finds the same slots",
@@ -140,6 +190,13 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
         "find_movable": [
+            Change(
+                "without work the amount is not read",
+                "if not (running.has_work(name, level) if is_overdrawn else running.has_worse(name, level)):\n"
+                "    return ([], 0.0)",
+                "if not (running.has_work(name, level) if is_overdrawn else running.has_worse(name, level)):\n"
+                "    return ([], 1.0)",
+            ),
             Change(
                 "a balance of exactly OVERDRAWN is within the bounds, so this line is not reached",
                 "balance < OVERDRAWN",
@@ -416,6 +473,13 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.plan_cache": {
+        "PlanCache.__init__": [
+            Change(
+                "the first `follow` sets the number before it is read",
+                "self._revision = 0",
+                "self._revision = 1",
+            ),
+        ],
         "list_touched": [
             Change(
                 "slots that changed at `since` are examined again, with the same result",

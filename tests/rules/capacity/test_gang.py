@@ -84,7 +84,8 @@ def test_a_gang_that_only_backtracking_places_is_placed_in_every_order(queue: st
     assert all(_is_placed(slots, parts, queue) for parts in permutations(_make_parts()))
 
 
-def test_backtracking_under_quota_uses_slots_that_elastic_instances_fill() -> None:
+@pytest.mark.parametrize("queue", ["fifo", "quota"])
+def test_backtracking_uses_slots_that_elastic_instances_fill(queue: str) -> None:
     """Nothing more fits on a slot until one of its nine leases is reclaimed, and all slots are needed."""
     slots = _make_slots([(10, 0)] * 3)
     leases = tuple(
@@ -98,7 +99,7 @@ def test_backtracking_under_quota_uses_slots_that_elastic_instances_fill() -> No
     for order in permutations(_make_parts()):
         gang = _make_gang(order, created_at=NOW + 1, sequence=1)
         view = View([*slots, a_slot("linux-4", cordoned=True), holder, gang])
-        decisions = plan(view, _make_rules("quota"), NOW).decisions
+        decisions = plan(view, _make_rules(queue), NOW).decisions
         kinds = [type(each) for each in decisions if not isinstance(each, Cores)]
         assert kinds == [*[Revoke] * 8, Claim]
 

@@ -48,8 +48,9 @@ class Played:
         *late: Line,
         scheduler: Line | None = None,
         timeline: Iterable[Line] = (),
+        most_uses: int = 0,
     ) -> None:
-        pool = {"system": "x", "provider": "static", "offline_timeout": 1e9, "lease_ttl": 0}
+        pool = {"system": "x", "provider": "static", "offline_timeout": 1e9, "lease_ttl": 0, "max_uses": most_uses}
         submits = [{"at": LATE_WAIT, "submit": each} for each in late]
         lines = play(
             read_scenario(
@@ -221,3 +222,13 @@ def test_what_a_request_states_counts_for_it_and_for_its_lease() -> None:
     short = waiting("short", expected_runtime=3999)
     played = Played(HOSTS, [stated, WIDE], [known("other", 1)], waiting("long"), short)
     assert (played.starts, played.leases) == ({"wide": LATE_WAIT + 4000}, {"short": ["lab-2"]})
+
+
+@pytest.mark.parametrize(("most", "count"), [(0, 4), (5, 4), (4, 3), (3, 2), (2, 1)])
+def test_work_beside_a_planned_start_leaves_the_uses_of_the_machine_that_it_needs(most: int, count: int) -> None:
+    """lab-2 has five cores, of which an instance of `wide` needs three; the other one gets lab-1 when `old` ends."""
+    hosts = [a_host("lab-1", "old", cpus=3), a_host("lab-2", cpus=5)]
+    reservations = [running("old", LATE_WAIT - 1000, 3), waiting("wide", 3, 2)]
+    late = [waiting(f"unknown{number}", 0.5) for number in range(5)]
+    played = Played(hosts, reservations, [known("old", 5000)], *late, most_uses=most)
+    assert played.leases == {f"unknown{number}": ["lab-2"] for number in range(count)}

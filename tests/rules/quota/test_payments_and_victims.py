@@ -10,7 +10,7 @@ from scheduler.policy.capacity.requests import SharedAmounts
 from scheduler.policy.capacity.slot_info import make_slot_info
 from scheduler.policy.quota.pending_groups import RequirementsIndex
 from tests.builders import NOW, a_component, a_lease
-from tests.rules.quotas import a_host, an_account, decide, quota_rules, runs, waits
+from tests.rules.quotas import a_host, an_account, decide, describe, levels, quota_rules, runs, waits
 from tests.scenarios import test_scenarios
 
 
@@ -78,6 +78,32 @@ def test_work_on_two_slots_is_preempted_once_and_its_other_slot_goes_to_the_next
     newcomers = [waits("r1", "A"), waits("r2", "A")]
     rules = quota_rules(preemption_grace=grace)
     assert decide(a_host(1), a_host(2), both, *newcomers, an_account("A", 100), rules=rules) == decisions
+
+
+def test_a_share_that_is_paid_for_an_elastic_lease_is_no_more_there_for_the_next_preemption() -> None:
+    """Each elastic lease costs 3, half of what its reservation has cost."""
+    rows: list[Row] = [an_account("A", 5), an_account("B")]
+    for number in (1, 2):
+        parts = (a_component("core", resources={"cpus": 1}), a_component("more", kind="elastic", resources={"cpus": 3}))
+        leases = [
+            a_lease(
+                f"hosts-{number}",
+                component=part.name,
+                kind=part.kind,
+                resources=part.resources,
+                level=5,
+                cost=levels(3),
+                charged_at=NOW,
+                confirmed_at=NOW,
+            )
+            for part in parts
+        ]
+        rows += [a_host(number), runs(f"r{7 + number}", leases[0], account="B", components=parts, leases=tuple(leases))]
+    rows += [waits(f"r{number}", "A", at=number, resources={"cpus": 3}) for number in (1, 2)]
+    rules = quota_rules({"resources": {"cpus": 4}}, elastic="rigid")
+    found, codes = describe(*rows, rules=rules)
+    assert found == ["r1 takes 1 of r8", "r1 on 1 at 0"]
+    assert codes == {"r2": "no_capacity"}
 
 
 def test_requirements_that_are_added_later_are_met_too() -> None:

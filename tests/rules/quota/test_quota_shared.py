@@ -214,6 +214,22 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
         ],
         ["r1 takes 1 of r7", "r1 takes 3 of r9", "r1 on 1+3 at 0"],
     ),
+    # Both could not be paid for on hosts-1, but one of them suffices.
+    "a gang pays for the work that has to end, and not for other work on the same slots": (
+        [
+            *(a_host(n, {"number": str(n)}) for n in (1, 2)),
+            an_account("A", 0, 5),
+            *(holds(f"r{n}", slot, 2, cost=2) for slot in (1, 2) for n in (5 + slot, 7 + slot)),
+            waits(
+                "r1",
+                "A",
+                components=tuple(
+                    a_component(f"c{n}", resources={"cpus": 2}, labels={"number": str(n)}) for n in (1, 2)
+                ),
+            ),
+        ],
+        ["r1 takes 1 of r6", "r1 takes 2 of r7", "r1 on 1+2 at 1"],
+    ),
     "not where slots are recycled with their leases": ([a_host(1), A, holds("r9", 1), waits("r1", "A", **cpus(4))], []),
 }
 
@@ -296,3 +312,12 @@ def test_a_preemption_frees_on_another_slot_only_what_this_tick_has_not_assigned
     rows += [waits("r3", at=2, **cpus(3)), waits("r4", at=3, **cpus(2))]
     decided = ["r1 on 2 at 0", "r2 takes 1 of r9", "r2 on 1 at 0", "r4 on 2 at 5"]
     assert describe(*rows, rules=RULES)[0] == decided
+
+
+def test_with_a_grace_period_the_capacity_that_a_victim_leaves_on_another_slot_is_claimed() -> None:
+    """r9 has four cpus of hosts-1 and two of hosts-2, where r1 gets the other two before r2 preempts r9."""
+    leases = (_lease("c0", 1, 4), _lease("c1", 2, 2))
+    rows: list[Row] = [a_host(1), a_host(2), A, runs("r9", leases[0], **a_gang(4, 2) | {"leases": leases})]
+    rows += [waits(f"r{n}", "A", at=n, **cpus(amount)) for n, amount in enumerate((2, 4, 3, 2, 1), 1)]
+    rules = quota_rules({"resources": {"cpus": 4}}, preemption_grace=30)
+    assert describe(*rows, rules=rules)[0] == ["r1 on 2 at 0", "r2 takes 1 of r9 by 30", "r4 claims 2 at 0"]

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.decisions import Drain
+from scheduler.model.decisions import Drain, Launch
 from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.transitions import SlotState
 from scheduler.model.view import Row, View
 from scheduler.model.waiting_codes import ENTRIES, WaitingCode
 from scheduler.policy.plan import plan
@@ -85,9 +86,70 @@ def test_failed_boots_are_the_sentence_of_a_wait_only_if_they_prevent_the_launch
     assert (waits.code, waits.detail) == (code, boots if code == "misconfigured" else ENTRIES[code].sentence)
 
 
-def test_the_first_failed_boot_is_counted_in_the_sentence_of_a_wait_in_its_own_tick() -> None:
-    rules = some_rules({"pools": {"linux": {"max_slots": 2, "unhealthy_after": 1, "boot_timeout": 60}}})
-    silent = a_slot(state="booting", since=NOW - 61)
+@pytest.mark.parametrize(
+    ("state", "drain_reason", "code"),
+    [
+        ("booting", None, "misconfigured"),
+        ("binding", None, "misconfigured"),
+        # Such a machine was to drain anyway.
+        ("booting", "requested", "booting"),
+        # It did not start to boot, or it ends.
+        ("launching", None, "booting"),
+        ("terminating", None, "booting"),
+    ],
+)
+def test_only_a_machine_that_boots_in_vain_withholds_launches_and_its_own_tick_counts_it(
+    state: SlotState, drain_reason: str | None, code: WaitingCode
+) -> None:
+    timeouts = {f"{name}_timeout": 60 for name in ("launch", "boot", "terminating")}
+    rules = some_rules({"pools": {"linux": {"max_slots": 2, "unhealthy_after": 1, **timeouts}}})
+    silent = a_slot(state=state, since=NOW - 9999, drain_reason=drain_reason)
     [waits] = plan(View([silent, a_slot("linux-2", state="empty"), a_reservation()]), rules, NOW).waiting
-    boots = "1 boots in a row failed (the last one: linux-1 timed out); launches of linux rest, then one is tried alone"
-    assert (waits.code, waits.detail) == ("misconfigured", boots)
+    assert waits.code == code
+    if code == "misconfigured":
+        boots = "1 boots in a row failed (the last one: linux-1 timed out)"
+        assert waits.detail == f"{boots}; launches of linux rest, then one is tried alone"
+
+
+def test_the_launch_that_is_the_trial_of_a_gang_is_no_warm_slot() -> None:
+    """The idle slot is the warm reserve of the pool, and stays."""
+    hold = Hold(id=hold_id("linux", "quota"), pool="linux", kind="quota", refused_at=NOW - 60, until=NOW - 1, active=1)
+    offerings = [{"name": f"t{cpus}", "price": cpus, "resources": {"cpus": cpus}} for cpus in (2, 4)]
+    keys = {"max_slots": 3, "max_leases_per_slot": 1, "idle_scale_down": 5, "target_warm_slots": 1}
+    gang = a_reservation(components=(a_component(count=2, resources={"cpus": 4}),))
+    idle = a_slot(offering="t2", idle_since=NOW - 100)
+    empty = [a_slot(f"linux-{number}", state="empty") for number in (2, 3)]
+    rules = some_rules({"pools": {"linux": {**keys, "offerings": offerings, "price_factor": 1}}})
+    [launched] = plan(View([idle, *empty, gang, hold]), rules, NOW).decisions
+    assert isinstance(launched, Launch)
+    assert (launched.slot, launched.offering) == ("linux-2", "t4")
+
+
+@pytest.mark.parametrize(
+    ("machines", "ends_in", "code"),
+    [(2, 60, "at_max_slots"), (3, 60, "at_max_slots"), (1, 60, "booting"), (2, -1, "booting")],
+)
+def test_machines_of_ours_that_no_slot_knows_count_towards_max_slots(
+    machines: int, ends_in: float, code: WaitingCode
+) -> None:
+    times: dict[str, Any] = {"refused_at": NOW - 60, "until": NOW + ends_in}
+    hold = Hold(id=hold_id("linux", "strangers"), pool="linux", kind="strangers", active=machines, **times)
+    holder = a_reservation("r9", phase="leased", leases=(a_lease(),))
+    empty = [a_slot(f"linux-{number}", state="empty") for number in (2, 3)]
+    rules = some_rules({"pools": {"linux": {"max_slots": 3, "max_leases_per_slot": 1}}})
+    [waits] = plan(View([a_slot(), *empty, hold, holder, a_reservation()]), rules, NOW).waiting
+    unknown = f"{ENTRIES['at_max_slots'].sentence}; machines of ours that no slot knows: {machines}"
+    assert (waits.code, waits.detail == unknown) == (code, code == "at_max_slots")
+
+
+@pytest.mark.parametrize(("refused_with", "code"), [(1, "booting"), (2, "booting"), (0, "at_quota")])
+def test_a_quota_is_no_longer_reached_when_fewer_machines_run_than_at_the_refusal(
+    refused_with: int, code: WaitingCode
+) -> None:
+    """No machine runs now. A refusal without a machine lasts until the end of its back-off."""
+    times: dict[str, Any] = {"refused_at": NOW - 1, "until": NOW + 59}
+    hold = Hold(id=hold_id("linux", "quota"), pool="linux", kind="quota", active=refused_with, **times)
+    empty = [a_slot(f"linux-{number}", state="empty") for number in (1, 2)]
+    rules = some_rules({"pools": {"linux": {"max_slots": 2}}})
+    [waits] = plan(View([*empty, hold, a_reservation()]), rules, NOW).waiting
+    assert waits.code == code

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from tests.rules.playing import Document, play_out, tick
+import pytest
+
+from tests.rules.playing import Document, act, play_out, tick
 from tests.rules.zoe import a_lab, an_application, decided, on_slot, submitted
 
 
@@ -75,3 +77,13 @@ def test_elastic_instances_of_a_pending_reservation_launch_only_if_its_essential
         "5 assign r1 lab-1 lab-2",
         "5 grant r1 more lab-3 room",
     ]
+
+
+@pytest.mark.parametrize("more", [2, 3])
+def test_nothing_is_launched_for_an_instance_that_its_holder_gave_back(more: int) -> None:
+    held = on_slot("lab-1", 1 + more, *(("r1", name) for name in ("core", "more.0", "more.1", "more.2")[: 1 + more]))
+    pool = {"provider": "ec2", "system": "sim", "max_slots": 3, "resources": {"units": 1}, "launch_for_elastic": True}
+    rows = [an_application("r1", 1, more, phase="leased"), an_application("r2", 1)]
+    back = act(1, "surrender", {"reservation": "r1", "component": "more.1"})
+    played = play_out(a_lab(back, tick(2), tick(3), slots=[held], reservations=rows, lab=pool, kicks=False))
+    assert played.decisions == ["2 assign r2 lab-1"]
