@@ -406,6 +406,13 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.replan.kept_cycle": {
+        "KeptCycle._check_protection": [
+            Change(
+                "at this very time a full cycle makes the plan, and makes the same one",
+                "self.cycle.now > self.next_protection",
+                "self.cycle.now >= self.next_protection",
+            ),
+        ],
         "KeptCycle._open_queue": [
             Change(
                 "both lists have one entry for each waiting reservation",
@@ -444,6 +451,13 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.replan.kept_queue": {
+        "_Section.make_block": [
+            Change(
+                "the bytes state that each reservation stays, as their absence does",
+                "self.count < len(self.keys)",
+                "self.count <= len(self.keys)",
+            ),
+        ],
         "KeyHeap.push_all": [
             Change(
                 "the number only decides how often outdated keys are removed",

@@ -88,6 +88,10 @@ MODULES: Final = (
     "tests.rules.quota.test_lease_cost",
     "tests.rules.quota.test_reclaims",
     "tests.rules.queueing.test_planned_start",
+    "tests.rules.capacity.test_requests",
+    "tests.rules.scaling.test_replacement",
+    "tests.rules.elastic.test_victim_search",
+    "tests.unit.test_overload",
     "tests.rules.test_lost_plans",
 )
 """Where the tests are, in the order in which they are tried. See `find_killer`."""

@@ -130,23 +130,22 @@ def test_a_gang_of_nine_different_parts_is_not_placed_by_backtracking() -> None:
     assert not _is_placed(slots, [*_make_parts(), *OTHERS[:6]], "fifo")
 
 
-def test_of_equal_shares_the_part_that_fewer_slots_could_hold_comes_first() -> None:
-    """It has too many different parts for backtracking, and the first two fit on the slot with the disk."""
-    parts = [
-        a_component("any", labels={"zone": "a"}),
-        a_component("disk", labels={"disk": "ssd"}),
-        *(a_component(f"other{number}", labels={"row": str(number)}) for number in range(7)),
-    ]
+@pytest.mark.parametrize("queue", ["fifo", "quota"])
+def test_of_equal_shares_the_part_that_fewer_slots_could_hold_comes_first(queue: str) -> None:
+    """It has too many parts for backtracking, and the second and the third one fit on the slot with the disk."""
+    first, *others = (a_component(f"other{number}", labels={"row": str(number)}) for number in range(7))
+    parts = [first, a_component("any", labels={"zone": "a"}), a_component("disk", labels={"disk": "ssd"}), *others]
     slots = [
         a_slot("linux-1", labels={"zone": "a", "disk": "ssd"}),
         a_slot("linux-2", labels={"zone": "a", "rack": "1", "floor": "2"}),
         *(a_slot(f"linux-{number + 3}", labels={"row": str(number)}) for number in range(7)),
     ]
     view = View([*slots, _make_gang(parts)])
-    rules = some_rules({"pools": {"linux": {"provider": "static", "offline_timeout": 1e9}}})
+    pool = {"provider": "static", "offline_timeout": 1e9}
+    rules = some_rules({"scheduler": {"queue": queue}, "pools": {"linux": pool}})
     [decision] = plan(view, rules, NOW).decisions
     assert isinstance(decision, Assign)
-    assert [each.slot for each in decision.leases[:2]] == ["linux-2", "linux-1"]
+    assert [each.slot for each in decision.leases[1:3]] == ["linux-2", "linux-1"]
 
 
 def test_the_part_with_the_largest_share_tries_slots_first() -> None:

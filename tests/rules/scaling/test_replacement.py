@@ -39,6 +39,12 @@ def test_the_plan_wakes_at_the_end_of_the_first_life_and_at_once_after_a_drain()
     }
 
 
+def test_the_plan_wakes_at_the_end_of_the_next_life_beside_a_machine_that_stays_although_it_is_too_old() -> None:
+    slots = [a_slot("linux-1", launched_at=-200, cordoned=True), a_slot("linux-2", launched_at=-60)]
+    played = play_out(a_scenario(tick(0), pool=a_replacing_pool(max_age=100), slots=slots, wakes=True, until=60))
+    assert played.ticks_at == {40: ["drain linux-2 aged", "terminate linux-2 drained"]}
+
+
 def test_max_age_is_shortened_by_a_jitter_that_depends_on_slot_and_epoch_alone() -> None:
     rules = ReplacementRules(max_age=1000, max_age_jitter=0.5)
     ends = {find_end_of_life(a_row(f"linux-{number}", epoch=1, launched_at=0.0), rules) for number in range(100)}
