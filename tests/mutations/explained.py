@@ -5,15 +5,6 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
-    "scheduler.policy.scaling.pool_size": {
-        "fill_warm_pools_due": [
-            Change(
-                "the step examines pools that lack no slot, and launches and starts none there",
-                "each.lacks and limits.bounds.may_grow(name)",
-                "each.lacks or limits.bounds.may_grow(name)",
-            ),
-        ],
-    },
     "scheduler.policy.queueing.lending": {
         "Lender.add": [
             Change(
