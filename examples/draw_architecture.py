@@ -29,6 +29,7 @@ PACKAGES: Final = {
     "scheduler.view": "Redis: view cache, lock, notices",
     "scheduler.ports": "interfaces of store, view, cloud",
     "scheduler.explain": "why a reservation waits",
+    "scheduler.foresight": "when a reservation starts",
     "scheduler.policy": "the rules: plan()",
     "scheduler.model": "rows, messages, transitions",
     "scheduler.protocol": "what client and stack share",

@@ -1,0 +1,219 @@
+"""Counts a view by class: what waits, what runs, and what slots have free, as a play needs it.
+
+A census lives as long as its process: it knows the lanes and kinds of earlier views again, so that the record of
+arrivals stays valid.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from scheduler.foresight.present import Coming, Kind, Lane, Launchable, Present, Running, Waiting
+from scheduler.foresight.room import Held, Offers, Room, Vector
+from scheduler.model.pools import Pool
+from scheduler.model.reservations import Request, Reservation, Shape, is_on_hold, make_shape
+from scheduler.model.resources import Resources
+from scheduler.model.rules import Rules
+from scheduler.model.run_times import list_classes
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import INACTIVE
+from scheduler.model.view import View
+from scheduler.policy.capacity.fits import capacity_of
+from scheduler.policy.capacity.requests import Demand, Demands, InstanceRequest
+
+MOST_KINDS = 200_000
+"""With more kinds than this a census begins again."""
+COMING = frozenset({"launching", "booting", "binding"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Slots of one pool with equal capacity and labels."""
+
+    number: int
+    pool: str
+    capacity: Resources | None
+    labels: dict[str, str]
+    names: tuple[str, ...]
+    """The resources of a vector of the group; the number of leases follows them."""
+    whole: Vector
+
+
+class Census:
+    """The groups, lanes and kinds under one version of the rules."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._demands = Demands(rules)
+        self._groups: dict[object, _Group] = {}
+        self._lanes: dict[object, Lane] = {}
+        self._kinds: dict[object, Kind] = {}
+        self._known: dict[str, tuple[Request, Kind]] = {}
+        """Reservation -> its request and kind."""
+        self._demand_of: dict[Lane, Demand] = {}
+        self._offered = 0
+        """The number of groups for which the lanes have their offers."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the census knows too many kinds."""
+        return len(self._kinds) > MOST_KINDS
+
+    def count(self, view: View, now: float, boots: Sequence[float] = ()) -> Present:
+        """Return the present state. `boots`: how long machines took to come lately."""
+        free, coming, active = self._count_slots(view, now)
+        waiting = [self._make_waiting(view, row) for row in view.waiters.list()[0] if not is_on_hold(row)]
+        waiting.sort(key=lambda each: (each.rank, each.created_at))
+        running = [
+            self._make_running(view, row) for phase in ("leased", "revoking") for row in view.by_phase[phase].values()
+        ]
+        names = view.reservations
+        if len(self._known) > 2 * len(names) + 100:
+            self._known = {name: each for name, each in self._known.items() if name in names}
+        launchable = self._list_launchable(active, boots)
+        while len(free) < len(self._groups):
+            free.append({})
+        self._offer()
+        room = Room([each.whole for each in self._groups.values()], free)
+        lanes = list(self._lanes.values())
+        return Present(now, room, lanes, waiting, running, view.run_times, coming, launchable)
+
+    def find_kind(self, view: View, row: Reservation) -> Kind:
+        """Return the kind of a reservation of the view."""
+        known = self._known.get(row.id)
+        if known is not None and known[0] is row.request:
+            return known[1]
+        kind = self._make_kind(view.shapes[row.id], row.request, row.principal, view.find_max_runtime(row))
+        self._known[row.id] = row.request, kind
+        return kind
+
+    def translate(self, kind: Kind) -> Kind:
+        """Return the kind of this census that is equal to one of an earlier census."""
+        most = None if kind.most == inf else kind.most
+        return self._make_kind(make_shape(kind.request), kind.request, kind.principal, most)
+
+    def _make_kind(self, shape: Shape, request: Request, principal: str | None, most: float | None) -> Kind:
+        lane = self._find_lane(self._demands[shape])
+        classes = list_classes(request, principal)
+        key = (lane.number, classes[0], request.expected_runtime, most)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = Kind(lane, request, principal, classes, inf if most is None else most)
+        return kind
+
+    def find_rank(self, row: Reservation) -> float:
+        """Return the rank of a reservation in its queue; the smallest is first. Queues that order by changing amounts
+        (`quota`, `dynsize`) count as first in, first out.
+        """
+        queue = self.rules.settings_of(row.request.pool, row.request.system).queue
+        return -row.priority if queue == "priority" else row.request.size if queue == "size" else 0.0
+
+    def _make_waiting(self, view: View, row: Reservation) -> Waiting:
+        return Waiting(row.id, self.find_rank(row), row.created_at, self.find_kind(view, row), row.planned_start)
+
+    def _make_running(self, view: View, row: Reservation) -> Running:
+        held: dict[tuple[int, Vector], int] = {}
+        for lease in row.leases:
+            slot = view.slots.get(lease.slot)
+            if slot is None or lease.state == "claimed" or slot.pool not in self.rules.pools:
+                continue
+            group = self._find_group(slot, self.rules.pools[slot.pool])
+            key = (group.number, _make_vector(group, lease.resources))
+            held[key] = held.get(key, 0) + 1
+        kind = self.find_kind(view, row)
+        found = [Held(number, amounts, (), slots) for (number, amounts), slots in held.items()]
+        ends_by = inf if row.revoke_by is None else row.revoke_by
+        return Running(kind, row.leased_at if row.leased_at is not None else row.created_at, found, ends_by)
+
+    def _count_slots(self, view: View, now: float) -> tuple[list[dict[Vector, int]], list[Coming], dict[str, int]]:
+        free: list[dict[Vector, int]] = []
+        coming: dict[tuple[int, float], int] = {}
+        active: dict[str, int] = {}
+        for slot in view.slots.values():
+            pool = self.rules.pools.get(slot.pool)
+            if pool is None or slot.state in INACTIVE:
+                continue
+            active[slot.pool] = active.get(slot.pool, 0) + 1
+            if slot.cordoned or (slot.state != "ready" and slot.state not in COMING):
+                continue
+            group = self._find_group(slot, pool)
+            if slot.state in COMING:
+                key = (group.number, max(now, slot.since))
+                coming[key] = coming.get(key, 0) + 1
+                continue
+            while len(free) <= group.number:
+                free.append({})
+            left = group.whole
+            for lease in view.leases_on.get(slot.id, {}).values():
+                if lease.state != "claimed" and lease.epoch == slot.epoch:
+                    used = _make_vector(group, lease.resources)
+                    left = tuple(max(0.0, has - asks) for has, asks in zip(left, used, strict=True))
+            free[group.number][left] = free[group.number].get(left, 0) + 1
+        return free, [Coming(at, number, slots) for (number, at), slots in coming.items()], active
+
+    def _list_launchable(self, active: dict[str, int], boots: Sequence[float]) -> list[Launchable]:
+        found = []
+        for name, pool in self.rules.pools.items():
+            left = (pool.max_slots or 0) - active.get(name, 0)
+            if pool.is_elastic and left > 0:
+                found.append(Launchable(self._find_first_group(name, pool).number, left, boots))
+        return found
+
+    def _find_group(self, slot: Slot, pool: Pool) -> _Group:
+        capacity = slot.resources if slot.resources is not None else capacity_of(slot, pool)
+        return self._make_group(slot.pool, pool, capacity, slot.labels)
+
+    def _find_first_group(self, name: str, pool: Pool) -> _Group:
+        offering = next(iter(pool.offerings), None)
+        resources = pool.resources if offering is None else offering.resources
+        labels = dict(offering.labels or {}) if offering is not None else {}
+        return self._make_group(name, pool, resources, labels)
+
+    def _make_group(self, name: str, pool: Pool, capacity: Resources | None, labels: dict[str, str]) -> _Group:
+        amounts = capacity or {}
+        key = (name, frozenset(amounts.items()), frozenset(labels.items()))
+        group = self._groups.get(key)
+        if group is None:
+            names = tuple(sorted(amounts))
+            whole = (*(float(amounts[each]) for each in names), pool.lease_limit if pool.lease_limit < inf else 0.0)
+            group = self._groups[key] = _Group(len(self._groups), name, capacity, labels, names, whole)
+        return group
+
+    def _find_lane(self, demand: Demand) -> Lane:
+        key = (demand.alike, demand.pools, demand.queue)
+        lane = self._lanes.get(key)
+        if lane is None:
+            settings = demand.settings
+            guard = 0.0 if settings.queue == "quota" else settings.starvation_guard
+            lane = Lane(len(self._lanes), len(demand.needs), (), guard, is_strict=settings.guard == "strict")
+            self._lanes[key] = lane
+            self._demand_of[lane] = demand
+            lane.offers = self._find_offers(demand)
+        return lane
+
+    def _offer(self) -> None:
+        """Give all lanes their offers on groups that are new."""
+        if self._offered != len(self._groups):
+            self._offered = len(self._groups)
+            for lane, demand in self._demand_of.items():
+                lane.offers = self._find_offers(demand)
+
+    def _find_offers(self, demand: Demand) -> Offers:
+        needs = list(dict.fromkeys(demand.needs))
+        found = []
+        for group in sorted(self._groups.values(), key=lambda each: each.number):
+            asked = [_make_vector(group, need.given[group.pool]) for need in needs if _could_hold(need, group)]
+            if asked:
+                # Different instances of a gang all count as the largest one.
+                found.append((group.number, tuple(max(each) for each in zip(*asked, strict=True))))
+        pools = {name: place for place, name in enumerate(demand.pools)}
+        numbers = {each.number: each for each in self._groups.values()}
+        return tuple(sorted(found, key=lambda each: (pools[numbers[each[0]].pool], each[0])))
+
+
+def _could_hold(need: InstanceRequest, group: _Group) -> bool:
+    return group.pool in need.given and need.could_hold(group.pool, group.capacity, group.labels)
+
+
+def _make_vector(group: _Group, amounts: Resources) -> Vector:
+    return (*(float(amounts.get(name, 0.0)) for name in group.names), 1.0 if group.whole[-1] else 0.0)

@@ -1,0 +1,246 @@
+"""Makes forecasts: sees the view from time to time, plays it forward, and compares its forecasts with what came."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil, inf, isinf
+from random import Random
+from typing import Final
+
+import msgspec
+
+from scheduler.foresight.arrivals import ArrivalRecord
+from scheduler.foresight.census import Census
+from scheduler.foresight.draws import Draws
+from scheduler.foresight.margins import Margins, MarginsRecord, Outcome, Waits
+from scheduler.foresight.play import Expectations, Play
+from scheduler.foresight.present import Lane, Present
+from scheduler.foresight.quality import QualityRecord
+from scheduler.model.forecasts import Forecast
+from scheduler.model.reservations import Reservation, is_on_hold
+from scheduler.model.rules import Rules
+from scheduler.model.run_times import Estimates
+from scheduler.model.view import View
+
+HORIZON: Final = 14 * 86_400.0
+PLAYS: Final = 32
+SHORT_WAIT: Final = 60.0
+"""Shorter waits are no outcomes, because they need no forecast."""
+MOST_OPEN: Final = 20_000
+"""The most forecasts whose outcomes are awaited."""
+FIRST_PLACES: Final = 16
+GROWTH: Final = 1.1
+"""Forecasts are made for the first places of a lane, and then for places that lie a tenth apart. Between them they are
+interpolated.
+"""
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a forecaster: its outcomes, and the policy under which they came."""
+
+    policy: str | None
+    outcomes: MarginsRecord
+
+
+@dataclass(slots=True)
+class _Open:
+    """A forecast that was made, and whose outcome is awaited."""
+
+    as_of: float
+    predicted: Waits
+    given: Waits | None
+
+
+class Forecaster:
+    """Makes forecasts for the reservations of one cluster. `seed`: the same seed and views give the same forecasts."""
+
+    def __init__(self, seed: int = 0, horizon: float = HORIZON) -> None:
+        self._random, self._horizon = Random(seed), horizon  # noqa: S311 - no secret
+        self.margins = Margins()
+        self.qualities = QualityRecord()
+        self.arrivals = ArrivalRecord()
+        self._census: Census | None = None
+        self._policy: str | None = None
+        self._draws = Draws({}, self._random)
+        self._open: dict[str, _Open] = {}
+        self._last_sequence: int | None = None
+        self._now = -inf
+        self._present: Present | None = None
+        self._places: dict[str, int] = {}
+        self._starts: dict[int, list[float]] = {}
+        self._lanes: dict[Lane, list[int]] = {}
+        self._noted: dict[Lane, list[int]] = {}
+        """Lane -> the places whose starts were noted."""
+        self._expectations = Expectations(Estimates({}))
+        self._view: View | None = None
+        self.plays = 0
+        """How many plays of the present state have been made."""
+
+    def see(self, view: View, rules: Rules, policy: str, now: float) -> None:
+        """Take a view: its arrivals, the outcomes of earlier forecasts, and the state from which plays begin.
+
+        `policy`: what stands for the queue, pools and accounts of the rules. After it has changed, or the clock was set
+        back, there are no forecasts until enough outcomes are known again.
+        """
+        if policy != self._policy or now < self._now:
+            self._policy = policy
+            self.margins, self.qualities, self.arrivals = Margins(), QualityRecord(), ArrivalRecord()
+            self._open.clear()
+            self._last_sequence = None
+        census = self._census
+        if census is None or census.is_full or (rules is not census.rules and rules != census.rules):
+            census = self._census = Census(rules)
+            self.arrivals.translate(census.translate)
+        self._now = now
+        self.arrivals.begin(now)
+        self._settle(view)
+        self._note_arrivals(view, census, now)
+        self._view, self._present = view, None
+        self._places, self._lanes, self._starts, self.plays = {}, {}, {}, 0
+        self._noted = {}
+
+    def play(self, plays: int = PLAYS, names: Iterable[str] | None = None) -> None:
+        """Play the present state forward. `names`: the reservations that need forecasts; None: all."""
+        present = self._present or self._count()
+        if present is None:
+            return
+        if names is None:
+            wanted = [number for numbers in self._lanes.values() for number in _choose_places(numbers)]
+        else:
+            wanted = [self._places[each] for each in names if each in self._places]
+        if not wanted:
+            return
+        self._noted.clear()
+        for number in wanted:
+            self._starts.setdefault(number, [])
+        for _ in range(plays):
+            play = Play(
+                present,
+                self._draws,
+                self._expectations,
+                self.arrivals.replay(present.now, self._horizon, self._random),
+                self._horizon,
+            )
+            play.run(wanted)
+            self.plays += 1
+            for number in wanted:
+                self._starts[number].append(play.starts[number] - present.now)
+
+    def answer(self, row: Reservation) -> Forecast:
+        """Return the forecast for a pending reservation. The first one is compared with what comes."""
+        at = self._now
+        if is_on_hold(row):
+            return Forecast(as_of=at, unknown="not_placed")
+        number = self._places.get(row.id)
+        present = self._present
+        if number is None or present is None:
+            return Forecast(as_of=at, unknown="not_yet")
+        if not present.waiting[number].kind.lane.offers:
+            return Forecast(as_of=at, unknown="not_placed")
+        predicted = self._predict(present, number)
+        if predicted is None:
+            return Forecast(as_of=at, unknown="not_yet")
+        if isinf(predicted.median):
+            return Forecast(as_of=at, unknown="beyond")
+        predicted = Waits(*(min(each, self._horizon) for each in predicted))
+        given = self.margins.widen(predicted) if self.margins.are_known else None
+        if row.id not in self._open and len(self._open) < MOST_OPEN:
+            self._open[row.id] = _Open(at, predicted, given)
+        if given is None:
+            return Forecast(as_of=at, unknown="few_outcomes")
+        return Forecast(
+            as_of=at, low=at + given.low, median=at + given.median, high=at + given.high, late=at + given.late
+        )
+
+    def dump(self) -> bytes:
+        """Return what a forecaster has to know if it starts again: the outcomes under the present policy."""
+        return msgspec.json.encode(_Record(policy=self._policy, outcomes=self.margins.dump()))
+
+    def load(self, record: bytes) -> None:
+        """Take what an earlier forecaster dumped. Other bytes count as nothing."""
+        with suppress(msgspec.DecodeError, msgspec.ValidationError):
+            known = msgspec.json.decode(record, type=_Record)
+            self._policy = known.policy
+            self.margins.load(known.outcomes)
+
+    def _count(self) -> Present | None:
+        view = self._view
+        if view is None or self._census is None:
+            return None
+        present = self._present = self._census.count(view, self._now)
+        self._places = {each.name: number for number, each in enumerate(present.waiting)}
+        for number, each in enumerate(present.waiting):
+            self._lanes.setdefault(each.kind.lane, []).append(number)
+        self._draws.take_rows(view.run_times)
+        self._expectations = Expectations(Estimates(view.run_times))
+        return present
+
+    def _settle(self, view: View) -> None:
+        """Count the outcomes of forecasts whose reservations have started, and forget those that have ended."""
+        for name in list(self._open):
+            row = view.reservations.get(name)
+            if row is not None and row.phase == "pending":
+                continue
+            known = self._open.pop(name)
+            if row is not None and row.leased_at is not None and row.leased_at - row.created_at > SHORT_WAIT:
+                seconds = max(0.0, row.leased_at - known.as_of)
+                self.margins.note(Outcome(known.predicted, seconds), known.given)
+                self.qualities.note(row.request.pool or row.request.system or "", known.given, seconds)
+
+    def _note_arrivals(self, view: View, census: Census, now: float) -> None:
+        last = self._last_sequence
+        rows = view.reservations.values()
+        if last is None:
+            self._last_sequence = max((each.sequence for each in rows), default=0)
+            return
+        new = sorted((each for each in rows if each.sequence > last), key=lambda each: each.sequence)
+        for row in new:
+            self.arrivals.add(min(row.created_at, now), census.find_kind(view, row), census.find_rank(row))
+            self._last_sequence = row.sequence
+        self.arrivals.forget_old(now)
+
+    def _predict(self, present: Present, number: int) -> Waits | None:
+        """Return quantiles of the wait of a reservation; None: nothing was played."""
+        if number in self._starts:
+            return _find_waits(self._starts[number])
+        lane = present.waiting[number].kind.lane
+        numbers = self._lanes[lane]
+        noted = self._noted.get(lane)
+        if noted is None:
+            noted = self._noted[lane] = [each for each in _choose_places(numbers) if each in self._starts]
+        place = bisect_left(noted, number)
+        if not 0 < place < len(noted):
+            return None
+        before, after = noted[place - 1], noted[place]
+        left, right = _find_waits(self._starts[before]), _find_waits(self._starts[after])
+        share = (number - before) / (after - before)
+        return Waits(*(a if a == b else a + share * (b - a) for a, b in zip(left, right, strict=True)))
+
+
+def _choose_places(numbers: list[int]) -> list[int]:
+    """Return those of the waiting reservations of a lane for which plays note the start: the first ones, others a
+    tenth apart, and the last one.
+    """
+    found, place = numbers[:FIRST_PLACES], float(FIRST_PLACES)
+    while place < len(numbers):
+        found.append(numbers[int(place)])
+        place *= GROWTH
+    if found[-1] != numbers[-1]:
+        found.append(numbers[-1])
+    return found
+
+
+def _find_waits(starts: Iterable[float]) -> Waits:
+    ordered = sorted(starts)
+    return Waits(*(_find_quantile(ordered, share) for share in (0.1, 0.5, 0.9, 0.95)))
+
+
+def _find_quantile(ordered: list[float], share: float) -> float:
+    """Return a quantile of a few values, interpolated between two of them."""
+    place = share * (len(ordered) + 1) - 1
+    index = min(max(int(place), 0), len(ordered) - 1)
+    left, right = ordered[index], ordered[min(ceil(max(place, 0.0)), len(ordered) - 1)]
+    if isinf(right) or left == right:
+        return right if 2 * (place - index) >= 1 else left
+    return left + (right - left) * min(max(place - index, 0.0), 1.0)

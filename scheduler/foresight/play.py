@@ -1,0 +1,334 @@
+"""Plays the present state forward once: which waiting work starts when, with run times drawn at random.
+
+The rules are those of the plan, on counts: work starts in queue order where it fits. The first work that has waited
+longer than the starvation guard gets a planned start, and later work may use its slots only if it is expected to end
+before (`policy/queueing`). Later arrivals are those of past days.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
+from typing import Final, NamedTuple
+
+from scheduler.foresight.draws import Draws
+from scheduler.foresight.present import Kind, Lane, Present
+from scheduler.foresight.room import Held, Offers, find_gain, find_use
+from scheduler.model.run_times import Estimates
+from scheduler.policy.queueing.planned_start import LEAST_DELAY, MOST_DELAY, QUANTILE
+
+MOST_LENT: Final = 40
+"""How many reservations of a lane are tried, at each time, for slots that are kept for a planned start."""
+MOMENT: Final = 1e-3
+MOST_STARTS: Final = 10_000
+"""A play ends when so much work has started, and a quarter more than what waits at its begin."""
+MANY_RUN: Final = 500
+SAME_SECONDS: Final = 300.0
+"""If more work than MANY_RUN runs, its expected ends are listed again after this time only."""
+
+
+class Arrival(NamedTuple):
+    """Work that is submitted at the time `at`. `rank`: its rank in the queue."""
+
+    at: float
+    kind: Kind
+    rank: float
+
+
+class _Entry(NamedTuple):
+    rank: float
+    created_at: float
+    number: int
+    """The number of the waiting reservation; below 0: a later arrival."""
+    kind: Kind
+
+
+class _Run:
+    """Work that runs in a play."""
+
+    __slots__ = ("began", "expected", "held", "kind")
+
+    def __init__(self, kind: Kind, began: float, held: list[Held]) -> None:
+        self.kind, self.began, self.held = kind, began, held
+        self.expected = 0.0
+        """When the plan expects its end; in the past: to be asked again."""
+
+
+class Expectations:
+    """When the plan expects work to end, kept over the plays of one present state."""
+
+    def __init__(self, estimates: Estimates) -> None:
+        self._estimates, self._of_new = estimates, dict[Kind, float]()
+
+    def of_new(self, kind: Kind) -> float:
+        """Return the run time that the plan expects of work that starts now; infinity: it is not known."""
+        found = self._of_new.get(kind)
+        if found is None:
+            found = self._of_new[kind] = self._find(kind, 0.0)
+        return found
+
+    def find_end(self, kind: Kind, began: float, now: float) -> float:
+        """Return when the plan expects the end of work that runs since `began`; infinity: it is not known."""
+        elapsed, end = now - began, -inf
+        while end <= now:
+            seconds = self._find(kind, elapsed)
+            if seconds == inf:
+                return inf
+            elapsed, end = max(seconds, elapsed + MOMENT), began + seconds
+        return end
+
+    def _find(self, kind: Kind, elapsed: float) -> float:
+        found = self._estimates.find_run_time(kind.request, kind.principal, elapsed, QUANTILE)
+        seconds = inf if found is None else found
+        return kind.most if elapsed < kind.most < seconds else seconds
+
+
+class Play:
+    """One play. `starts`: when each waiting reservation started, by its number in `present.waiting`; infinity: not
+    within the horizon.
+    """
+
+    def __init__(
+        self, present: Present, draws: Draws, expectations: Expectations, arrivals: Iterator[Arrival], horizon: float
+    ) -> None:
+        draws.begin()
+        self._now, self._end = present.now, present.now + horizon
+        self._draws, self._expectations, self._arrivals = draws, expectations, arrivals
+        self._room = present.room.copy()
+        self._count = 0
+        self.starts = [inf] * len(present.waiting)
+        self._lanes: dict[Lane, deque[_Entry]] = {}
+        self._planned: dict[int, float] = {}
+        for number, each in enumerate(present.waiting):
+            self._queue(_Entry(each.rank, each.created_at, number, each.kind))
+            if each.planned_start is not None:
+                self._planned[number] = each.planned_start
+        self._ends: list[tuple[float, int, _Run]] = []
+        for row in present.running:
+            run = _Run(row.kind, row.leased_at, list(row.held))
+            seconds = draws.draw(row.kind, self._now - row.leased_at)
+            self._count += 1
+            self._ends.append((min(row.leased_at + seconds, row.ends_by), self._count, run))
+        heapify(self._ends)
+        self._coming = [(each.at, each.group, each.slots) for each in present.coming]
+        heapify(self._coming)
+        self._ordered: dict[int, int] = {}
+        """Group -> slots on the way."""
+        for _, group, slots in self._coming:
+            self._ordered[group] = self._ordered.get(group, 0) + slots
+        self._launchable = {each.group: each.slots for each in present.launchable}
+        self._boots = {each.group: each.boot_seconds for each in present.launchable}
+        self._counts: dict[Offers, tuple[int, int]] = {}
+        self._wake = inf
+        self._wanted = set[int]()
+        self._most_starts = MOST_STARTS + len(present.waiting) * 5 // 4
+        self._openings: dict[Offers, tuple[float, list[tuple[float, float]]]] = {}
+        """Offers -> until when the openings hold, and these."""
+        self.started = 0
+        """How much work has started."""
+
+    def run(self, wanted: Iterable[int]) -> None:
+        """Play until all these reservations have started, or until the horizon."""
+        self._wanted = set(wanted)
+        following = next(self._arrivals, None)
+        while True:
+            self._start_all()
+            if not self._wanted or self.started > self._most_starts:
+                return
+            at = min(self._ends[0][0] if self._ends else inf, self._wake)
+            if following is not None and following.at < at:
+                at = following.at
+            if self._coming and self._coming[0][0] < at:
+                at = self._coming[0][0]
+            if at > self._end:
+                return
+            self._now = max(self._now, at)
+            while self._ends and self._ends[0][0] <= at:
+                self._room.give_back(heappop(self._ends)[2].held)
+            while self._coming and self._coming[0][0] <= at:
+                _, group, slots = heappop(self._coming)
+                self._ordered[group] -= slots
+                self._room.add_slots(group, slots)
+            while following is not None and following.at <= at:
+                self._count += 1
+                self._queue(_Entry(following.rank, following.at, -self._count, following.kind))
+                following = next(self._arrivals, None)
+
+    def _queue(self, entry: _Entry) -> None:
+        lane = entry.kind.lane
+        line = self._lanes.get(lane)
+        if line is None:
+            line = self._lanes[lane] = deque()
+        if line and entry < line[-1]:
+            found = sorted([*line, entry])
+            line.clear()
+            line.extend(found)
+        else:
+            line.append(entry)
+
+    def _fit(self, offers: Offers) -> int:
+        known, changes = self._counts.get(offers), self._room.changes
+        if known is not None and known[0] == changes:
+            return known[1]
+        found = self._room.count(offers)
+        self._counts[offers] = changes, found
+        return found
+
+    def _start_all(self) -> None:
+        """Start in queue order what can start now."""
+        self._wake = inf
+        heads = [(line[0], lane) for lane, line in self._lanes.items() if line]
+        if not self._launchable and all(self._fit(lane.offers) < lane.width for _, lane in heads):
+            # Nothing can start, and nothing has to be kept.
+            due = min((e.created_at + lane.guard for e, lane in heads if lane.guard), default=inf) + MOMENT
+            self._wake = due if due > self._now else inf
+            return
+        order = [(entry, lane.number, lane) for entry, lane in heads]
+        heapify(order)
+        kept: list[_Kept] = []
+        while order:
+            entry, _, lane = order[0]
+            line = self._lanes[lane]
+            if self._fit(lane.offers) >= lane.width and all(each.leaves_room(lane, self._fit) for each in kept):
+                line.popleft()
+                self._start(entry)
+                heappop(order)
+                if line:
+                    heappush(order, (line[0], lane.number, lane))
+                continue
+            heappop(order)
+            if self._launchable:
+                self._launch(lane, line)
+            before = [each for each in kept if each.concerns(lane)]
+            if not before:
+                if lane.guard and self._now > entry.created_at + lane.guard:
+                    kept.append(self._keep(entry, lane))
+                elif lane.guard:
+                    self._wake = min(self._wake, entry.created_at + lane.guard + MOMENT)
+            elif self._fit(lane.offers) >= lane.width:
+                self._lend(lane, line, before)
+
+    def _start(self, entry: _Entry) -> None:
+        kind, lane = entry.kind, entry.kind.lane
+        run = _Run(kind, self._now, self._room.take(lane.offers, lane.width))
+        self._count += 1
+        heappush(self._ends, (self._now + self._draws.draw(kind, 0.0), self._count, run))
+        self.started += 1
+        if entry.number >= 0:
+            self.starts[entry.number] = self._now
+            self._wanted.discard(entry.number)
+
+    def _keep(self, entry: _Entry, lane: Lane) -> "_Kept":
+        """Plan the start of protected work, and keep the slots that it needs then."""
+        offers, now, fit = lane.offers, self._now, self._fit(lane.offers)
+        planned = self._planned.get(entry.number)
+        is_late = planned is not None and now - planned > max(LEAST_DELAY, MOST_DELAY * (now - entry.created_at))
+        if lane.is_strict or is_late:
+            return _Kept(offers, -inf, inf)
+        openings = self._list_openings(offers)
+        later, shadow = 0.0, inf
+        for place in range(bisect_left(openings, (now,)), len(openings)):
+            at, gives = openings[place]
+            if at > shadow:
+                break
+            later += gives
+            if shadow == inf and fit + later >= lane.width:
+                shadow = at
+        if shadow == inf:
+            return _Kept(offers, -inf, inf)
+        self._planned.setdefault(entry.number, shadow)
+        self._wake = min(self._wake, max(shadow, now) + MOMENT)
+        return _Kept(offers, shadow, max(0.0, lane.width - later))
+
+    def _list_openings(self, offers: Offers) -> list[tuple[float, float]]:
+        """Return when what runs or is on the way is expected to give room, and for how many instances: in the order of
+        time. The first ones may be over.
+        """
+        now = self._now
+        if len(self._ends) > MANY_RUN:
+            known = self._openings.get(offers)
+            if known is not None and known[0] > now:
+                return known[1]
+        groups = dict(offers)
+        found: list[tuple[float, float]] = [
+            (at, float(slots * self._room.count_empty(group, groups[group])))
+            for at, group, slots in self._coming
+            if group in groups
+        ]
+        for _, _, run in self._ends:
+            gives = 0.0
+            for group, amounts, _, slots in run.held:
+                asked = groups.get(group)
+                if asked is not None:
+                    gives += slots * find_gain(amounts, asked)
+            if gives:
+                if run.expected <= now:
+                    run.expected = self._expectations.find_end(run.kind, run.began, now)
+                found.append((run.expected, gives))
+        found.sort()
+        self._openings[offers] = now + SAME_SECONDS, found
+        return found
+
+    def _lend(self, lane: Lane, line: deque[_Entry], kept: list["_Kept"]) -> None:
+        """Start work of a lane that is expected to end before the planned starts."""
+        shadow = min(each.shadow for each in kept)
+        if shadow <= self._now:
+            return
+        tried = 0
+        most, of_new = shadow - self._now, self._expectations.of_new
+        while tried < min(MOST_LENT, len(line)) and self._fit(lane.offers) >= lane.width:
+            entry = line[tried]
+            if of_new(entry.kind) > most:
+                tried += 1
+                continue
+            del line[tried]
+            for each in kept:
+                each.lend(lane, self._fit)
+            self._start(entry)
+
+    def _launch(self, lane: Lane, line: deque[_Entry]) -> None:
+        """Order slots for the work of a lane that waits."""
+        fit, wanted = self._fit(lane.offers), len(line) * lane.width
+        for group, amounts in lane.offers:
+            each = self._room.count_empty(group, amounts)
+            if not each:
+                continue
+            wanted -= self._ordered.get(group, 0) * each
+            left = self._launchable.get(group, 0)
+            if wanted <= fit or not left:
+                continue
+            slots = min(left, ceil((wanted - fit) / each))
+            self._launchable[group] = left - slots
+            wanted -= slots * each
+            seconds = self._draws.draw_boot(self._boots[group])
+            self._ordered[group] = self._ordered.get(group, 0) + slots
+            heappush(self._coming, (self._now + seconds, group, slots))
+
+
+class _Kept:
+    """What is kept for protected work: `count` of its instances until `shadow`. Infinite: all."""
+
+    def __init__(self, offers: Offers, shadow: float, count: float) -> None:
+        self._offers, self.shadow, self._count = offers, shadow, count
+        self._groups = dict(offers)
+        self._uses: dict[Lane, float] = {}
+
+    def concerns(self, lane: Lane) -> bool:
+        return self._find_use(lane) > 0
+
+    def leaves_room(self, lane: Lane, fit: Callable[[Offers], int]) -> bool:
+        """Return whether work of the lane may start beside what is kept."""
+        share = self._find_use(lane)
+        return not share or fit(self._offers) - lane.width * share >= self._count
+
+    def lend(self, lane: Lane, fit: Callable[[Offers], int]) -> None:
+        """Note that work of the lane uses what is kept until the planned start."""
+        self._count = max(0.0, min(self._count, fit(self._offers) - lane.width * self._find_use(lane)))
+
+    def _find_use(self, lane: Lane) -> float:
+        found = self._uses.get(lane)
+        if found is None:
+            shares = [find_use(amounts, self._groups[group]) for group, amounts in lane.offers if group in self._groups]
+            found = self._uses[lane] = max(shares, default=0.0)
+        return found
