@@ -302,10 +302,11 @@ class Imagined:
         """Rule: "Never more are released than launches are withheld": no slot drains for a launch that this would not
         help.
         """
-        if find_code(self.copy.picture, offer, account) not in ("", *ROOM):
+        # In the real picture: `_is_within_budgets` adds up what is imagined, after the ends.
+        if find_code(self.real, offer, account) not in ("", *ROOM):
             return False
-        is_delayed = is_probing(self.copy.picture, offer) and not self.is_beside_trial
-        if is_delayed or find_refusal(self.copy.picture, offer, account):
+        is_delayed = is_probing(self.real, offer) and not self.is_beside_trial
+        if is_delayed or find_refusal(self.real, offer, account):
             return False
         return sum(site.name == offer.pool for site, _ in made) < self._count_room(offer.pool)
 
