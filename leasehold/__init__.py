@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from leasehold.client.reservation_fields import CallbackFields, ComponentFields, ReservationFields
     from leasehold.client.rules import (
         AccountLoss,
+        AccountWait,
         Departure,
         Ending,
         NextTick,
@@ -77,6 +78,7 @@ __all__ = [
     "Account",
     "AccountFields",
     "AccountLoss",
+    "AccountWait",
     "Answer",
     "AsyncClient",
     "AsyncHints",
@@ -171,6 +173,7 @@ _NAMES: Final = {
     "client.reservation_fields": ("CallbackFields", "ComponentFields", "ReservationFields"),
     "client.rules": (
         "AccountLoss",
+        "AccountWait",
         "Departure",
         "Ending",
         "NextTick",

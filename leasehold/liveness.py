@@ -25,7 +25,7 @@ from tasks.alive import read_sign, sing
 from tasks.clock import LATE_INTERVALS
 from workers.settings import Settings
 
-PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "console", "metrics", "emulator")
+PROCESSES: Final = (*QUEUE_NAMES, "beat", "foresight", "flower", "console", "metrics", "emulator")
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the server listens there
 
 
@@ -37,6 +37,8 @@ def find_trouble(process: str, settings: Settings, seconds: float) -> str | None
     match process:
         case "beat":
             return _find_late_beat(settings)
+        case "foresight":
+            return _find_old_forecasts(settings)
         case "flower":
             return _find_silence(_url(settings.flower.host, settings.flower.port, "healthcheck"), seconds)
         case "console":
@@ -63,6 +65,19 @@ def _find_late_beat(settings: Settings) -> str | None:
     if sign.age > late:
         return f"beat has sent nothing for {sign.age:.0f} s"
     return sign.refusal or None
+
+
+def _find_old_forecasts(settings: Settings) -> str | None:
+    if settings.celery.alive_file is None:
+        return "celery.alive_file: expected the file that the process foresight writes, got nothing"
+    try:
+        sign = read_sign(Path(settings.celery.alive_file))
+    except OSError as error:
+        file = settings.celery.alive_file
+        return f"foresight has not started, because its file {file} cannot be read: {error.strerror}"
+    if sign.seconds is not None and sign.age > sign.seconds:
+        return f"foresight has published nothing for {sign.age:.0f} s"
+    return None
 
 
 def _find_silence(url: str, seconds: float) -> str | None:

@@ -8,6 +8,7 @@ from scheduler.operations.membership import MembershipCheck
 from scheduler.ports import ForeignClusterError
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
+from scheduler.view.forecasts import RedisForecasts
 from scheduler.view.redis_clock import RedisClock
 from scheduler.view.redis_meter import RedisMeter
 from scheduler.view.redis_ports import RedisRecord
@@ -43,6 +44,7 @@ def main() -> int:
             RedisViewCache(client, prefix).read_report,
             QueueWatch(broker, clock.now).read,
             ClockWatch(client, prefix, clock).read,
+            RedisForecasts(client, prefix).read_summary,
             settings.metrics.per_slot,
         )
         check = partial(MembershipCheck().compare, store, RedisRecord(client, prefix))

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric as Family
 from scheduler.model.accounts import FREE, PAID, Account, find_account
 from scheduler.model.budgets import begin_of_day
 from scheduler.model.costs import COST_KINDS, find_present_price
+from scheduler.model.forecasts import Foreseen
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
@@ -171,6 +172,25 @@ def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Fa
     at_quota = report.get("at_quota", ())
     values = {(name,): float(name in at_quota) for name in (rules.pools if rules is not None else ())}
     yield make_gauge("leasehold_at_quota", "Whether EC2's quota prevents launches of the pool", ["pool"], values)
+
+
+def measure_forecasts(foreseen: Foreseen | None) -> Iterator[Family]:
+    """Yield the gauges of the forecasts of starts, by class of reservations. Without forecasts in the last ten minutes
+    the number of plays is 0, and the gauges of the classes have no samples.
+    """
+    plays = 0 if foreseen is None else foreseen.plays
+    yield GaugeMetricFamily("leasehold_forecast_plays", "Plays of the last forecasts; 0 = there are none", plays)
+    qualities = () if foreseen is None else foreseen.qualities
+    started = {(each.name,): float(each.count) for each in qualities}
+    yield make_gauge("leasehold_forecast_starts", "Starts by which forecasts are judged", ["class"], started)
+    coverage = {(each.name,): each.coverage for each in qualities if each.coverage is not None}
+    about = "Part of the starts within the interval of 80 %"
+    yield make_gauge("leasehold_forecast_coverage", about, ["class"], coverage)
+    width = {(each.name,): each.width for each in qualities if each.width is not None}
+    yield make_gauge("leasehold_forecast_width_seconds", "Median width of that interval", ["class"], width)
+    loss = {(each.name,): each.loss for each in qualities if each.loss is not None}
+    about = "Mean pinball loss at 10 % and at 90 %, added"
+    yield make_gauge("leasehold_forecast_loss_seconds", about, ["class"], loss)
 
 
 def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -> Family:

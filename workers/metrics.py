@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from scheduler.model.accounts import Account
+from scheduler.model.forecasts import Foreseen
 from scheduler.model.rules import Rules
 from scheduler.ports import (
     DatabaseWentBackError,
@@ -34,6 +35,7 @@ from workers.gauges import (
     measure_budgets,
     measure_clocks,
     measure_costs,
+    measure_forecasts,
     measure_probe_age,
     measure_queues,
     measure_store,
@@ -63,6 +65,7 @@ class Sources:
     read_queues: Callable[[], Mapping[str, WaitingMessages]] = dict
     read_clocks: Callable[[], Sequence[ProcessOffset]] = list
     """Function that returns by how much the wall clock of each process differs from cluster time."""
+    read_forecasts: Callable[[], Foreseen | None] = lambda: None
     per_slot: bool = False
     """Whether there are gauges with samples for each slot (setting `metrics.per_slot`)."""
 
@@ -94,6 +97,7 @@ def collect(sources: Sources) -> Iterator[Family]:
     yield from _measure(sources.read_report, measure_report)
     yield from _measure(sources.read_queues, measure_queues)
     yield from _measure(sources.read_clocks, measure_clocks)
+    yield from _measure(sources.read_forecasts, measure_forecasts)
     if rules is not None and probed is not None:
         yield measure_probe_age(store, rules, probed)
     yield _describe_up(database=rules is not None, redis=bool(counts))

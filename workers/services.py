@@ -150,6 +150,7 @@ class Services:
         from scheduler.operations.heartbeats import HostKeys
         from scheduler.operations.ports import Ports
         from scheduler.view.connection import Bundle, make_redis
+        from scheduler.view.forecasts import RedisForecasts
         from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
         from scheduler.view.redis_view_cache import RedisViewCache
         from workers.probes import Probes
@@ -187,6 +188,7 @@ class Services:
                 seconds=self.settings.recover_interval,
                 clock=self.clock.now,
             ),
+            forecasts=RedisForecasts(client, prefix),
             record=record,
             together=bundle.open,
             host_keys=HostKeys(self.settings.access.mode),

@@ -70,6 +70,12 @@ def _days(value: object) -> float:
     return value
 
 
+def _share(value: object) -> float:
+    if not is_number(value) or not 0 < value <= 1:
+        raise expected("a number > 0 and at most 1")
+    return value
+
+
 def _secret(value: object) -> object:
     if isinstance(value, SecretText):
         return value
@@ -171,6 +177,7 @@ def reveal(value: object) -> str:
 
 Period = Annotated[float, Before(_period)]
 Days = Annotated[float, Before(_days)]
+Share = Annotated[float, Before(_share)]
 Secret = Annotated[SecretText, Before(_secret)]
 Host = Annotated[str, Before(_host)]
 WebHosts = Annotated[tuple[str, ...], Before(_web_hosts)]

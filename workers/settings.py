@@ -39,6 +39,7 @@ from workers.setting_types import (
     RedisUrl,
     Secret,
     SecretText,
+    Share,
     UrlPrefix,
     WebHosts,
     reveal,
@@ -255,6 +256,15 @@ class MetricsSettings(Document):
     """Whether there are metrics of the resources of each slot, beside those of each pool: a series a resource."""
 
 
+class ForesightSettings(Document):
+    """The process `foresight`, which forecasts when waiting reservations start."""
+
+    interval: Period = 30.0
+    """Interval in which it makes new forecasts."""
+    share: Share = 0.3
+    """The part of one core that it may use on average: with many waiting reservations it plays less often."""
+
+
 class FlowerSettings(Document):
     """Flower, Celery's web page. It can stop workers: keep it on loopback or behind a password."""
 
@@ -337,6 +347,8 @@ class Settings(Document):
     """The log lines that the processes write."""
     metrics: MetricsSettings = MetricsSettings()
     """The metrics process, which serves Prometheus."""
+    foresight: ForesightSettings = ForesightSettings()
+    """The process `foresight`: forecasts of starts."""
     flower: FlowerSettings = FlowerSettings()
     """Flower, Celery's web page."""
     console: ConsoleSettings = ConsoleSettings()

@@ -160,6 +160,7 @@ def make_api(backend: Backend) -> Router:
         "/accounts": reading.accounts,
         "/accounts/{account}": reading.account,
         "/run-times": reading.run_times,
+        "/forecasts": reading.forecasts,
         "/costs": money.costs,
         "/budgets": money.budgets,
         "/offers": money.offers,

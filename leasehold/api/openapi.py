@@ -20,6 +20,7 @@ from leasehold.web.problems import Problem
 from scheduler.model import validation as kinds
 from scheduler.model.command_schemas import SCHEMAS, ReservationDocument
 from scheduler.model.documents import Document
+from scheduler.model.forecasts import Quality
 from scheduler.model.transitions import PHASES, SLOT_STATES, Phase
 from scheduler.operations.costs import WAYS
 from scheduler.operations.rules.offers import Offer
@@ -125,6 +126,35 @@ class RunTimesRow(msgspec.Struct, frozen=True, kw_only=True):
     p90: float | None
 
 
+class Eta(msgspec.Struct, frozen=True, kw_only=True):
+    """When a waiting reservation is expected to start. `low`, `median`, `high`, `late`: it starts before this time with
+    a probability of 10, 50, 90 and 95 %. `unknown`: why that is not known; then the times are missing.
+    """
+
+    as_of: float
+    low: float | None = None
+    median: float | None = None
+    high: float | None = None
+    late: float | None = None
+    unknown: str | None = None
+
+
+class ForecastsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How well forecasts of starts were kept, by classes of reservations, and the forecasts of some reservations. If
+    there are no forecasts, only `etas` is there.
+    """
+
+    etas: dict[str, Eta]
+    as_of: float | None = None
+    plays: int = 0
+    """How often the state was played forward for the last forecasts."""
+    seconds: float = 0.0
+    """How long that took."""
+    newcomers: dict[str, Eta] = {}
+    """Kind of reservations -> the forecast for one that is accepted now."""
+    qualities: tuple[Quality, ...] = ()
+
+
 class ExplanationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Why a reservation waits. `change` and the fields after it are missing if the last tick is the source."""
 
@@ -137,6 +167,7 @@ class ExplanationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
     of: int = 0
     """Number of all reservations that wait."""
+    eta: Eta | None = None
     headline: str | None = None
     """What does not fit, as a sentence."""
     change: SmallestChange | None = None
@@ -171,6 +202,7 @@ ANSWERS: Final = {
     "Budget": BudgetReport,
     "Offer": Offer,
     "Explanation": ExplanationAnswer,
+    "Forecasts": ForecastsAnswer,
     "Conditions": Conditions,
     "Host": Host,
     "RulesInForce": RulesInForce,
@@ -432,6 +464,13 @@ _READS: Final[list[tuple[str, str, str, Schema, list[Schema]]]] = [
             query("job", STRING, "only classes of this job"),
             *_PAGING,
         ],
+    ),
+    (
+        "/forecasts",
+        "get_forecasts",
+        "How well forecasts of starts were kept, and those of some reservations.",
+        refer("Forecasts"),
+        [query("id", _each_of(STRING), "the reservations whose forecasts are wanted")],
     ),
     (
         "/costs",

@@ -142,6 +142,7 @@ class Reading:
                     "waiting": waiting,
                     "position": found.position,
                     "of": found.waiting,
+                    "eta": found.eta,
                 }
             )
         answer = await self._asking.send(request, "explain", {"reservation": name}, timeout)
@@ -224,6 +225,19 @@ class Reading:
         await self._service.backend.feed.refresh()
         self._service.check_view()
         return respond(await run_in_threadpool(self._list_run_times, wanted))
+
+    async def forecasts(self, request: Request) -> Response:
+        """Respond with how well forecasts of starts were kept, and with those of the reservations that the query
+        names.
+        """
+        check_right(request, "query")
+        query = Query(request)
+        ids = query.take_all("id")
+        query.end()
+        if len(ids) > MOST_IDS:
+            raise fault("id", f"at most {MOST_IDS} ids", len(ids))
+        client = await self._service.open_client(request)
+        return respond({**await client.foresight(), "etas": await client.etas(ids) if ids else {}})
 
     async def report(self, request: Request) -> Response:
         """Respond with the report of the last tick."""

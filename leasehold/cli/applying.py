@@ -16,7 +16,7 @@ from leasehold.cli.failures import BAD_INPUT, NO_RULES, CommandError, print_erro
 from leasehold.cli.market import prepare_market
 from leasehold.cli.output import print_result, shorten
 from leasehold.errors import LeaseholdError
-from leasehold.texts.values import show_levels
+from leasehold.texts.values import show_levels, show_seconds
 from scheduler.model.input_texts import parse_toml
 from scheduler.model.rules import list_image_sources, merge_rules, read_rules
 from scheduler.operations.rules.apply import RulesChangedError, apply_rules
@@ -223,6 +223,15 @@ def _list_consequences(preview: Preview) -> Iterator[str]:
         f"{each.reservation} can no longer be served: {each.code}: {each.detail}" for each in preview.unservable
     )
     yield from (f"pool {pool}: launches {count} now" for pool, count in preview.launches.items())
+    yield from _cut(
+        f"account {each.account or 'none'}: {each.waiting} waiting would start in "
+        f"{_show_wait(each.after)}, not in {_show_wait(each.before)} (median)"
+        for each in preview.waits
+    )
+
+
+def _show_wait(seconds: float | None) -> str:
+    return "an unknown time" if seconds is None else show_seconds(seconds)
 
 
 _ACTIONS: Final = {

@@ -21,6 +21,7 @@ from leasehold.cli.output import (
     Watched,
     choose,
     choose_format,
+    clock,
     parse_pairs,
     parse_seconds,
     print_csv,
@@ -37,6 +38,7 @@ from leasehold.cli.output import (
 from leasehold.cli.root import app, example
 from leasehold.cli.tables import Cell, Column
 from leasehold.texts.values import show_time
+from scheduler.protocol.forecasts import shorten_eta
 from scheduler.protocol.states import PHASES, SLOT_STATES
 
 if TYPE_CHECKING:
@@ -47,12 +49,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class SeenReservation:
     """One line of `leasehold list`: a reservation. While the reservation is pending, `waiting` has the code and the
-    reason of its wait, and `position` its place in the queue, from 1.
+    reason of its wait, and `position` its place in the queue, from 1, and `eta` when it is expected to start.
     """
 
     row: "Reservation"
     waiting: "Sequence[str] | None" = None
     position: int | None = None
+    eta: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ RESERVATIONS: Final[tuple[_R, ...]] = (
         lambda seen: _instant(seen.row.finished_at),
         where="wide",
     ),
+    _R(Column("eta", rank=9), lambda seen: shorten_eta(seen.eta, clock.now()), "eta", where="wide"),
     _R(Column("token", rank=9), lambda seen: str(seen.row.token or ""), "token", where="wide"),
     _R(Column("machines", rank=9), _list(lambda each: each.instance_id), "machines", where="wide"),
     _R(Column("addresses", rank=9), _list(lambda each: each.address), "addresses", where="wide"),
@@ -396,7 +400,7 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
             rows = [row for row in found if least <= now - row.created_at <= most and _requires(row, labels)]
             hides_ended = chosen in {"table", "wide"} and not (phase or ended)
             shown = [row for row in rows if row.phase in _LIVE] if hides_ended else rows
-            ordered = _sort(_see(client, shown), key)
+            ordered = _sort(_see(client, shown, with_etas=chosen in {"wide", "csv"}), key)
             seen = ordered[-limit:] if key is None else ordered[:limit]
             if chosen in {"json", "yaml"}:
                 print_document([each.row for each in seen], chosen)
@@ -418,11 +422,12 @@ def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
     return wanted <= own.items() or any(wanted <= (own | each.labels).items() for each in row.request.components)
 
 
-def _see(client: "Client", rows: Iterable["Reservation"]) -> list[SeenReservation]:
+def _see(client: "Client", rows: Sequence["Reservation"], *, with_etas: bool) -> list[SeenReservation]:
     waiting: dict[str, Any] = client.report().get("waiting", {})
     positions = {name: position for position, name in enumerate(waiting, 1)}
+    etas = client.etas(row.id for row in rows if row.phase == "pending") if with_etas else {}
     return [
-        SeenReservation(row, waiting.get(row.id), positions.get(row.id))
+        SeenReservation(row, waiting.get(row.id), positions.get(row.id), etas.get(row.id))
         if row.phase == "pending"
         else SeenReservation(row)
         for row in rows

@@ -20,6 +20,7 @@ from leasehold.cli import (  # noqa: F401 - each file adds its commands when it 
     backups,
     costs,
     doctor,
+    forecasting,
     hosting,
     listing,
     operating,

@@ -32,6 +32,7 @@ from leasehold.cli.output import (
     MEMORY_HELP,
     AsJson,
     Timeout,
+    clock,
     parse_number,
     parse_pairs,
     parse_resources,
@@ -47,6 +48,7 @@ from leasehold.client.reservation_fields import FIELDS
 from leasehold.errors import CannotBeServed, Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 from leasehold.texts.values import show_seconds
 from scheduler.protocol.faults import describe_unknown
+from scheduler.protocol.forecasts import describe_eta
 from scheduler.protocol.states import PHASES
 
 if TYPE_CHECKING:
@@ -225,6 +227,8 @@ def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
     with explaining_refusals():
         row = client.submit(fields)
     _print_wait(row.id, row.waiting)
+    if row.eta is not None:
+        print_error(f"{row.id}: {describe_eta(row.eta, clock.now())}")
     _print_notes(row.notes)
     return row
 
@@ -608,7 +612,9 @@ def _show_why(client: "Client", name: str, over: threading.Event) -> None:
     began = time.monotonic()
     while not over.wait(_POLL_SECONDS):
         try:
-            text = str(client.explain(name)).splitlines()[0]
+            found = client.explain(name)
+            eta = "" if found.eta is None else f"; {describe_eta(found.eta, clock.now())}"
+            text = str(found).splitlines()[0] + eta
         except LeaseholdError as error:
             text = str(error)
         if not over.is_set():

@@ -18,7 +18,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Slots and hosts": ("slots", "cordon", "uncordon", "drain", "host"),
     "Rules and accounts": ("config", "apply", "rules", "accounts", "costs", "prices", "offers"),
     "Operations": ("status", "top", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
-    "Planning": ("runtimes", "snapshot", "simulate"),
+    "Planning": ("forecasts", "runtimes", "snapshot", "simulate"),
     "Help": ("help",),
 }
 """The sections of `leasehold --help`, in their order: title -> names of the commands."""

@@ -174,6 +174,8 @@ class Client:
     slot = blocks(CoreClient.slot)
     accounts = blocks(CoreClient.accounts)
     run_times = blocks(CoreClient.run_times)
+    etas = blocks(CoreClient.etas)
+    foresight = blocks(CoreClient.foresight)
     report = blocks(CoreClient.report)
     explain = blocks(CoreClient.explain)
     check_names = blocks(CoreClient.check_names)

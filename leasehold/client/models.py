@@ -19,6 +19,7 @@ from scheduler.model.reservations import Lease, PublicRequest, PublicReservation
 from scheduler.model.run_times import find_quantile, read_class
 from scheduler.model.slots import PublicSlot
 from scheduler.model.transitions import ENDED, Phase
+from scheduler.protocol.forecasts import describe_eta
 
 NOT_PLANNED: Final = "no tick has looked at it yet"
 """Why a reservation waits that is not in the report of the last tick."""
@@ -232,6 +233,8 @@ class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
 
     Only `Client.reserve` sets it; None in rows that are read later. `Client.explain` returns why a reservation waits.
     """
+    eta: dict[str, Any] | None = None
+    """When it is expected to start, as in Explanation. Only `Client.reserve` sets it."""
     notes: tuple[Note, ...] = ()
     """The fields of the request that have no effect. Only `Client.reserve` sets it; empty in rows that
     are read later.
@@ -356,6 +359,10 @@ class Answer(Shown, frozen=True, kw_only=True):
     """In answers to `submit`: why no slot or offering could hold the accepted reservation at present; None if one
     could.
     """
+    eta: dict[str, Any] | None = None
+    """In answers to `submit`: when the accepted reservation is expected to start, as in Explanation; None: there is no
+    forecast for its kind.
+    """
     notes: tuple[Note, ...] = ()
     """The fields of the accepted request that have no effect."""
     account: str | None = None
@@ -444,6 +451,10 @@ class Explanation(Shown, frozen=True, kw_only=True):
     """The conditions for the lease of a pending reservation, in the order in which a tick tests them. Only
     `Client.suggest` finds them.
     """
+    eta: dict[str, Any] | None = None
+    """When it is expected to start: `low`, `median`, `high`, `late` (10, 50, 90, 95 %) and `as_of`, times in seconds
+    since the epoch; or `unknown`, the reason why that is not known. None: there is no forecast.
+    """
     account: str | None = None
     """A sentence about the balance of the reservation's quota account and when the account can pay again; None if
     accounts do not decide when this reservation is leased.
@@ -456,7 +467,8 @@ class Explanation(Shown, frozen=True, kw_only=True):
         return self._describe()
 
     def _describe_more(self) -> list[str]:
-        lines = [] if self.account is None else [self.account]
+        lines = [] if self.eta is None else [describe_eta(self.eta, max(self.as_of or 0.0, self.eta["as_of"]))]
+        lines += [] if self.account is None else [self.account]
         lines += [f"pool {name}: {text}" for name, texts in self.pools.items() for text in texts]
         return [*lines, *self.describe_advice()]
 
@@ -490,7 +502,8 @@ class Conditions(Shown, frozen=True, kw_only=True):
 
 
 _SAME_FIELDS: Final = (
-    *("phase", "reason", "as_of", "headline", "change", "rules_version", "needs", "pools", "account", "conditions"),
+    *("phase", "reason", "as_of", "headline", "change", "rules_version"),
+    *("needs", "pools", "account", "conditions", "eta"),
 )
 """The fields that an answer and an explanation have in common, with the same names."""
 

@@ -184,6 +184,15 @@ class Reader(Protocol):
     async def list_accounts(self) -> list[Account]:
         """Return the quota accounts, sorted by name, without deleted (forgotten) ones."""
 
+    async def find_etas(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return by id when these waiting reservations are expected to start, as tables
+        (`scheduler/protocol/forecasts.py`). Reservations without a forecast are missing; all are if Redis does not
+        answer, or refuses to read them.
+        """
+
+    async def read_foresight(self) -> dict[str, Any]:
+        """Return how well forecasts were kept, as a table with the fields of `Foreseen`; {} if there are none."""
+
     async def list_run_times(self, account: str | None, job: str | None) -> list[RunTimes]:
         """Return the run times of the classes of this account and job (None: any), sorted by id."""
 

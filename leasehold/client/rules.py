@@ -99,6 +99,18 @@ class Unservable(Shown, frozen=True, kw_only=True):
     detail: str
 
 
+class AccountWait(Shown, frozen=True, kw_only=True):
+    """How long the work of an account that waits now would still wait under the rules in force and under the proposed
+    ones: the median of its reservations in seconds; None: beyond the time over which plays look ahead. `waiting`: how
+    many there are. `account` "": the work without an account.
+    """
+
+    account: str
+    waiting: int
+    before: float | None = None
+    after: float | None = None
+
+
 class TwoCounts(Shown, frozen=True, kw_only=True):
     """Counts under the present rules and under the proposed rules: name of what is counted -> number."""
 
@@ -136,6 +148,8 @@ class RulesPreview(Shown, frozen=True, kw_only=True):
     endings: tuple[Ending, ...] = ()
     accounts: tuple[AccountLoss, ...] = ()
     unservable: tuple[Unservable, ...] = ()
+    waits: tuple[AccountWait, ...] = ()
+    """The accounts whose waiting reservations would start earlier or later."""
     launches: dict[str, int] = {}
     """Pool -> number of machines that the next tick would launch in addition."""
     takes_away: bool = False

@@ -57,6 +57,7 @@ PROGRAMS: Final = {
         "workers.work_watch",
     ),
     "tasks.clock": ("celery.apps.beat", "tasks.beat"),
+    "tasks.foresight": ("scheduler.foresight", "scheduler.operations.foresight", "tasks.alive", "workers.work_watch"),
     "tasks.monitor": ("flower.command", "flower.utils.broker", "flower.views.monitor"),
     "leasehold.console": (
         "leasehold.api.app",

@@ -153,6 +153,15 @@ class Forecaster:
             as_of=at, low=at + given.low, median=at + given.median, high=at + given.high, late=at + given.late
         )
 
+    def predict(self, row: Reservation) -> Waits | None:
+        """Return what plays alone say of the wait of a pending reservation, without margins; None: it was not played,
+        or no slot can hold it.
+        """
+        number, present = self._places.get(row.id), self._present
+        if number is None or present is None or not present.waiting[number].kind.lane.offers:
+            return None
+        return self._predict(present, number)
+
     def dump(self) -> bytes:
         """Return what a forecaster has to know if it starts again: the outcomes under the present policy."""
         return msgspec.json.encode(_Record(policy=self._policy, outcomes=self.margins.dump()))

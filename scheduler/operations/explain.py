@@ -25,6 +25,7 @@ from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
+from scheduler.ports import ViewUnavailableError
 
 SEARCH_SECONDS: Final = 1.5
 """Seconds after which the search for the smallest change that would end a wait tries no other change. The limit is
@@ -41,7 +42,8 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
     `change`: the smallest change that would end the wait (see `describe_change`); None if the next tick places the
     reservation, or if no change was found. `rules_version`: the version of the rules for which the change was found.
     `needs`: what would have to be true for a lease, if no change was found or if it ends another lease. `is_complete`:
-    whether every kind of change was tried in time. `conditions`: the conditions of a lease in a fixed order, each with
+    whether every kind of change was tried in time. `eta`: the forecast of its start (scheduler/protocol/forecasts.py);
+    None: there is none. `conditions`: the conditions of a lease in a fixed order, each with
     `name`, `met` (null: not applicable or not known) and `evidence` (see `explain.matrix`). `account`: a sentence about
     the balance of its account and when the account can pay again; None where accounts do not count. `pools`: what
     pauses launches in the pools that may serve the reservation.
@@ -54,7 +56,8 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
         current = view.reservations.get(name)
         if current is not None and current.phase == "pending":
             found = explain_wait(view, rules, current, now, lambda: monotonic() < deadline, find_applied(ports))
-            return _describe(current, now) | found | {"rules_version": ports.stored_rules().version}
+            eta = _find_eta(ports, name)
+            return _describe(current, now) | found | {"rules_version": ports.stored_rules().version, "eta": eta}
         # The reservation was leased, or ended, before the rows were read.
         row = _find(ports, name)
     return {} if row is None else _describe(row, now)
@@ -78,6 +81,14 @@ def find_applied(ports: Ports) -> Applied:
 
 def _find(ports: Ports, name: str) -> Reservation | None:
     return next(iter(ports.store.find_reservations(ids=[name])), None)
+
+
+def _find_eta(ports: Ports, name: str) -> dict[str, Any] | None:
+    try:
+        found = ports.forecasts.read([name]).get(name)
+    except ViewUnavailableError:
+        return None
+    return None if found is None else found.list_fields()
 
 
 def _describe(row: Reservation, now: float) -> dict[str, Any]:

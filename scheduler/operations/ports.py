@@ -22,15 +22,18 @@ from scheduler.operations.admission import Admission, KnownSlots
 from scheduler.operations.change_set import ChangeSet, describe_notice
 from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.market import resolve_rules, uses_market
+from scheduler.operations.newcomers import Newcomers
 from scheduler.operations.writers.reservations import CORES
 from scheduler.operations.writers.slots import ASKED_AGAIN, BOOTING
 from scheduler.ports import (
     ClusterRecord,
     Dispatcher,
     Fleet,
+    Forecasts,
     Heartbeats,
     LeaderLock,
     Meter,
+    NoForecasts,
     Notifier,
     NoWorkWatch,
     OutboxMessage,
@@ -81,6 +84,8 @@ class Ports:
     new_id: Callable[[], str]
     """Function that returns a new unique id for a launch."""
     work_watch: WorkWatch = field(default_factory=NoWorkWatch)
+    forecasts: Forecasts = field(default_factory=NoForecasts)
+    newcomers: Newcomers = field(default_factory=Newcomers)
     unchecked: dict[str, None] = field(default_factory=dict)
     """The ids of slots that sweeps of this process have chosen for a check and not sent yet, oldest first."""
     swept_at: float = 0.0

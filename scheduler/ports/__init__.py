@@ -36,7 +36,7 @@ from scheduler.ports.fleet import (
     Refusal,
     Scope,
 )
-from scheduler.ports.forecasts import Forecasts
+from scheduler.ports.forecasts import Forecasts, NoForecasts
 from scheduler.ports.ledger import CostLedger, CostWriter, PoolCost
 from scheduler.ports.market import MarketReads, MarketSource, MarketWrites, RulesVersion
 from scheduler.ports.run_times import Counted
@@ -117,6 +117,7 @@ __all__ = [
     "MarketWrites",
     "Message",
     "Meter",
+    "NoForecasts",
     "NoWorkWatch",
     "NotPermittedError",
     "Notice",

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from scheduler.model.accounts import Account
+from scheduler.model.forecasts import Forecast
 from scheduler.model.run_times import RunTimes
 from scheduler.model.waits import Waits
 from tests.api.caller import Caller, Reply
@@ -143,6 +144,18 @@ def test_accounts_and_the_report_are_read(api: Caller, intake: FakeIntake) -> No
     assert api.get("/report").content == {"at": 5.0, "waiting": {"r1": ["booting", "soon"]}}
     found = api.get("/reservations/r1/explanation?source=view").content
     assert (found["waiting"], found["position"], found["of"]) == ({"code": "booting", "detail": "soon"}, 1, 1)
+
+
+def test_forecasts_are_read_with_their_quality(api: Caller, intake: FakeIntake) -> None:
+    assert api.get("/forecasts").content == {"etas": {}}
+    intake.foresee(r1=Forecast(as_of=100.0, low=1.0, median=2.0, high=3.0, late=4.0))
+    found = api.get("/forecasts?id=r1&id=r2").content
+    assert found["etas"] == {"r1": {"as_of": 100.0, "low": 1.0, "median": 2.0, "high": 3.0, "late": 4.0}}
+    assert (found["plays"], found["qualities"][0]["name"]) == (32, "all")
+    intake.publish(a_row("r1"))
+    intake.view_cache.write_report({"at": 5.0}, Waits(["r1"], [("booting", "soon")]))
+    assert api.get("/reservations/r1/explanation?source=view").content["eta"] == found["etas"]["r1"]
+    assert api.get("/forecasts?ids=r1").status == 400
 
 
 def test_run_times_are_read_in_pages_with_their_quantiles(api: Caller, intake: FakeIntake) -> None:

@@ -16,6 +16,7 @@ from leasehold.stack import Stack, StackError
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
 from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
 from leasehold.stack.reaper import read_processes
+from scheduler.protocol.names import QUEUE_NAMES
 from tests.cli.conftest import Run
 
 DOCUMENT = {
@@ -134,10 +135,8 @@ def test_the_reaper_knows_the_processes_that_were_not_removed() -> None:
 
 
 def test_the_procfile_names_every_process() -> None:
-    programs = read_procfile(find_procfile().read_text())
-    assert {"reservations", "ticks", "launch", "health", "terminate", "beat", "flower", "console", "metrics"} == {
-        program.name for program in programs
-    }
+    programs = {program.name for program in read_procfile(find_procfile().read_text())}
+    assert programs == {*QUEUE_NAMES, "beat", "foresight", "flower", "console", "metrics"}
 
 
 def test_a_line_that_is_no_process_is_refused() -> None:

@@ -12,12 +12,14 @@ import pytest
 import redis
 
 from leasehold import Client
+from scheduler.model.forecasts import Forecast, Foreseen, Quality
 from scheduler.model.reservations import Reservation
 from scheduler.model.view import Row
 from scheduler.ports import StoredPrincipal
 from scheduler.protocol.signing import format_key_line, make_key
 from scheduler.protocol.verbs import Role
 from scheduler.view.connection import make_redis
+from scheduler.view.forecasts import RedisForecasts
 from scheduler.view.redis_view_cache import RedisViewCache
 from testbed.processes import wait_for
 from tests.builders import a_reservation
@@ -71,6 +73,14 @@ class FakeIntake:
         for row in rows:
             if isinstance(row, Reservation):
                 self._redis.publish(f"leasehold:notice:{row.id}", b"{}")
+
+    def foresee(self, **forecasts: Forecast) -> None:
+        """Publish these forecasts by reservation, as the process `foresight` does."""
+        quality = Quality(
+            name="all", count=60, coverage=0.8, width=90.0, loss=7.0, calibration=((0.1, 0.2), (0.9, 0.8))
+        )
+        found = Foreseen(as_of=100.0, forecasts=forecasts, qualities=(quality,), plays=32, seconds=2.0)
+        RedisForecasts(self._redis).publish(found, b"")
 
     def publish_silently(self, *rows: Row) -> None:
         """Write rows to the view without a notice, as if the notice were lost."""

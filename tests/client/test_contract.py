@@ -64,7 +64,9 @@ def test_a_client_reads_every_row_that_a_worker_writes() -> None:
     lease = a_lease(level=1, cost=(3.0, 0.5, 0.0, 0.0, 0.0), charged_at=10.0, weight=0.25)
     row = a_reservation(sequence=7, account="ci", phase="leased", leases=(lease,))
     ours = msgspec.json.decode(msgspec.json.encode(row), type=models.Reservation)
-    shared = [name for name in ours.__struct_fields__ if name not in {"request", "leases", "waiting", "notes", "want"}]
+    shared = [
+        name for name in ours.__struct_fields__ if name not in {"request", "leases", "waiting", "eta", "notes", "want"}
+    ]
     assert [getattr(ours, name) for name in shared] == [getattr(row, name) for name in shared]
     assert cost_until(ours.leases[0], 14.0) == settle(lease, 14.0).cost
     assert models.Account(id="ci", forgotten_upto=6).owns(ours)
@@ -74,7 +76,7 @@ def test_a_client_reads_every_row_that_a_worker_writes() -> None:
 def test_every_field_of_an_answer_is_read() -> None:
     written = {*describe_answer(stored.Reservation(id="r", request=stored.Request(components=()), created_at=0))}
     written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))}
-    written |= {"ttl", "cores", "offline_timeout", "heartbeat", "run", "errors", "waiting", "notes"}
+    written |= {"ttl", "cores", "offline_timeout", "heartbeat", "run", "errors", "waiting", "eta", "notes"}
     written |= {*describe_answer(accounts.Account(id="ci"))}
     assert set(models.Answer.__struct_fields__) == written
 

@@ -51,6 +51,7 @@ PAGES = (
     "/offers",
     "/offers?pool=none",
     "/queues",
+    "/forecasts",
     "/events",
     "/events?name=nothing_matches",
     "/what-if",

@@ -7,6 +7,7 @@ import pytest
 from scheduler.model.decisions import Drain, Launch, Terminate
 from scheduler.operations.rules.apply import RulesChangedError, apply_rules
 from scheduler.operations.rules.preview import AccountLoss, Preview, preview_rules
+from scheduler.operations.run_times import learn_run_times
 from tests.operations.harness import Harness
 
 SMALL: dict[str, Any] = {"name": "small", "price": 1, "resources": {"cpus": 2}}
@@ -149,3 +150,27 @@ def test_rules_that_changed_since_the_preview_are_not_replaced() -> None:
     with pytest.raises(RulesChangedError, match="version 2 is in force, not 1"):
         apply_rules(harness.ports, without("large"), expected=version)
     assert harness.store.load_rules().document == without("small")
+
+
+def test_a_preview_has_by_how_much_the_starts_of_an_account_move() -> None:
+    pool = {"system": "x86_64-linux", "provider": "static", "max_leases_per_slot": 1, "lease_ttl": 0}
+    rules: dict[str, Any] = {"pools": {"hosts": pool}, "accounts": {"ci": {}}}
+    harness = Harness(rules)
+    harness.ask("register", slot="hosts-1", pool="hosts", machine="m")
+    for number in range(8):
+        harness.submit(f"old-{number}", account="ci")
+        harness.tick()
+        (row,) = harness.store.find_reservations(phases=["leased"])
+        harness.now += 600
+        harness.ask("release", reservation=row.id, token=row.token)
+    harness.now += 60
+    learn_run_times(harness.ports)
+    for number in range(9):
+        harness.submit(f"new-{number}", account="ci")
+    harness.tick()
+    (wait,) = preview(harness, {**rules, "pools": {"hosts": {**pool, "max_leases_per_slot": 4}}}).waits
+    assert (wait.account, wait.waiting) == ("ci", 8)
+    assert wait.before is not None
+    assert wait.after is not None
+    assert wait.before > 4 * 600 - 100 > 2 * wait.after
+    assert preview(harness, {**rules, "pools": {"hosts": {**pool, "idle_scale_down": 7}}}).waits == ()

@@ -280,7 +280,7 @@ def test_each_process_that_sends_tasks_signs_them_and_no_other_gets_the_database
     stored = {name for name, service in SERVICES.items() if "LEASEHOLD_DATABASE__URL" in environment_of(service)}
     modes = {name for name, service in SERVICES.items() if "LEASEHOLD_ACCESS__MODE" in environment_of(service)}
     # `prepare` applies rules; the console and the metrics read the database.
-    assert stored == modes == {*signing, "prepare", "console", "metrics"}
+    assert stored == modes == {*signing, "prepare", "console", "foresight", "metrics"}
 
 
 def test_the_image_contains_the_wheel_runs_without_root_and_stops_softly() -> None:

@@ -135,6 +135,7 @@ class StackWithRoles(Stack):
         for queue in QUEUE_NAMES:
             self.start_as(queue, queue, "tasks.worker", queue)
         self.start_as("beat", "beat", "tasks.clock")
+        self.start_as("foresight", "foresight", "tasks.foresight")
 
     def file(self, name: str) -> Path:
         return self.folder / f"alive-{name}"
@@ -223,7 +224,7 @@ def test_every_role_has_the_rights_for_its_work(stack: StackWithRoles, client: C
     assert {each["name"] for each in fetch_json(flower, "api/queues/length")["active_queues"]} >= {"ticks"}
     wait_for(lambda: "local token" in (fetch_console(stack, "about") or ""), "the console")
     assert "ticks" in (fetch_console(stack, "queues") or "")
-    for name in ("beat", *QUEUE_NAMES):
+    for name in ("beat", "foresight", *QUEUE_NAMES):
         wait_for(partial(is_well, stack.file(name)), f"the sign of life of {name}")
 
     assert stack.roles.read_refusals() == []
@@ -398,11 +399,11 @@ def test_a_command_names_the_user_that_redis_refuses_and_what_it_may_not_do(
 
 
 def test_every_role_of_the_file_is_tried() -> None:
-    assert read_rules().keys() == {"default", *ROLES, *QUEUE_NAMES, "beat"}
+    assert read_rules().keys() == {"default", *ROLES, *QUEUE_NAMES, "beat", "foresight"}
     assert read_rules()["default"] == ["off", "resetpass", "~*", "&*", "+@all"]
 
 
-@pytest.mark.parametrize("queue", QUEUE_NAMES)
+@pytest.mark.parametrize("queue", [*QUEUE_NAMES, "foresight"])
 def test_each_worker_is_a_user_of_its_own_with_the_rights_of_all(queue: str) -> None:
     """Kombu's records of messages that are not acknowledged belong to all workers together: each may return those of
     every queue.

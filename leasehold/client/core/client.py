@@ -272,6 +272,21 @@ class CoreClient(Commands, RuleRequests):
         """
         return Table(await self._reader.list_run_times(account, job))
 
+    async def etas(self, reservations: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return by id when these waiting reservations are expected to start: `low`, `median`, `high` and `late` are
+        the times, in seconds since the epoch, before which the reservation starts with a probability of 10, 50, 90 and
+        95 %. `as_of`: the time of the forecast. `unknown`: why there is none. Reservations that no forecast contains
+        are missing.
+        """
+        return await self._reader.find_etas([*reservations])
+
+    async def foresight(self) -> dict[str, Any]:
+        """Return how well forecasts of starts were kept: `as_of`, `plays`, `seconds` and `qualities`, with a table for
+        each class: `name`, `count`, `coverage` of the 80 % interval, `width`, `loss` and `calibration`. {}: there are
+        no forecasts.
+        """
+        return await self._reader.read_foresight()
+
     async def report(self) -> dict[str, Any]:
         """Return the report of the last tick: its term and time, and the reservations that wait with their reasons."""
         return await self._reader.read_report()
@@ -474,9 +489,9 @@ class CoreClient(Commands, RuleRequests):
         await self.close()
 
     async def _describe(self, answer: Answer, seen: Joined | None) -> Reservation:
-        """Return the reservation that was submitted with `submit`, with the `waiting` and the `notes` of the answer.
-        `seen`: the row that came with the answer; None: no row came, so the row is read from the view now. If the view
-        does not have the row yet, the reservation has only the fields of the answer.
+        """Return the reservation that was submitted with `submit`, with the `waiting`, the `eta` and the `notes` of the
+        answer. `seen`: the row that came with the answer; None: no row came, so the row is read from the view now. If
+        the view does not have the row yet, the reservation has only the fields of the answer.
         """
         name, phase = answer.reservation or "", answer.phase or "pending"
         found = None if seen is None else seen.row
@@ -485,7 +500,8 @@ class CoreClient(Commands, RuleRequests):
                 found = await self.get(name)
         row = found or Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
         waiting = answer.waiting if row.phase == "pending" else None
-        return msgspec.structs.replace(row, waiting=waiting, notes=answer.notes)
+        eta = answer.eta if row.phase == "pending" else None
+        return msgspec.structs.replace(row, waiting=waiting, eta=eta, notes=answer.notes)
 
 
 def check_accepted(answer: dict[str, Any]) -> dict[str, Any]:

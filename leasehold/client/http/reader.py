@@ -82,6 +82,18 @@ class HttpReader(Reader):
         return [_convert(row, RunTimes) async for row in self._pages("/run-times", query)]
 
     @override
+    async def find_etas(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for start in range(0, len(ids), MOST_IDS):
+            found |= (await self._read("/forecasts", {"id": list(ids[start : start + MOST_IDS])}))["etas"]
+        return found
+
+    @override
+    async def read_foresight(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self._read("/forecasts")
+        return {name: value for name, value in found.items() if name != "etas"}
+
+    @override
     async def read_report(self) -> dict[str, Any]:
         found: dict[str, Any] = await self._read("/report")
         return found

@@ -4,6 +4,7 @@ A view is valid if its generation names the present Redis server. After a flush,
 Redis, reads raise Unavailable until a leader has rebuilt the view.
 """
 
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -113,6 +114,28 @@ class ViewReader(Reader):
         return [found[name] for name in sorted(found)]
 
     @override
+    async def find_etas(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for start in range(0, len(ids), ROWS_A_CALL):
+            names = ids[start : start + ROWS_A_CALL]
+            bodies = await self._ask_forecasts(("HMGET", self._names.forecasts, *names)) or []
+            found |= {name: json.loads(body) for name, body in zip(names, bodies, strict=False) if body is not None}
+        return found
+
+    @override
+    async def read_foresight(self) -> dict[str, Any]:
+        body = await self._ask_forecasts(("GET", f"{self._names.forecasts}:summary"))
+        found: dict[str, Any] = json.loads(body) if body else {}
+        return {name: value for name, value in found.items() if name != "forecasts"}
+
+    async def _ask_forecasts(self, command: tuple[str, ...]) -> Any:
+        """Return the reply to a command that reads forecasts; None if Redis refuses it, or does not answer."""
+        try:
+            return (await self._ask([command]))[0]
+        except Unavailable:
+            return None
+
+    @override
     async def read_report(self) -> dict[str, Any]:
         return await self._carry_out(list_report_steps(self._names))
 
@@ -128,6 +151,7 @@ class ViewReader(Reader):
         report = await self._read_known()
         waiting: dict[str, Any] = report.get("waiting", {})
         found = waiting.get(reservation) if row.phase == "pending" else None
+        etas = await self.find_etas([reservation]) if row.phase == "pending" else {}
         code, detail = found or (None, None)
         return Explanation(
             reservation=row.id,
@@ -138,6 +162,7 @@ class ViewReader(Reader):
             position=list(waiting).index(reservation) + 1 if found else None,
             waiting=len(waiting),
             as_of=report.get("at"),
+            eta=etas.get(reservation),
         )
 
     async def _read_known(self) -> Mapping[str, Any]:

@@ -40,6 +40,7 @@ from scheduler.model.rules import merge_rules
 from scheduler.model.transitions import ENDED
 from scheduler.operations.rules.history import describe_history
 from scheduler.ports import EventFilter
+from scheduler.protocol.forecasts import describe_eta
 from scheduler.protocol.verbs import KEY_VERBS
 
 MOST_EVENTS: Final = 500
@@ -194,6 +195,7 @@ async def explain_wait(request: Request) -> Response:
         found=found,
         # The worker knows what does not fit; the tick's sentence, with which the page began, may be more general.
         headline=await _find_headline(request, found),
+        eta="" if found.eta is None else _begin_sentence(describe_eta(found.eta, client.now())),
         note=note,
         actions=actions,
         commands=format_commands(found.change.actions) if found.change else [],
@@ -201,6 +203,10 @@ async def explain_wait(request: Request) -> Response:
         refusal=next((refusal for verb in verbs if (refusal := sender.find_refusal(verb))), None),
         name=name,
     )
+
+
+def _begin_sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."
 
 
 async def _find_headline(request: Request, found: Explanation) -> str:

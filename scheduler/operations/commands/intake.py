@@ -211,8 +211,10 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
     """
     rules = stored.rules
     misfits: Mapping[str, Reason] = {}
+    newcomers: Mapping[str, Mapping[str, Any]] = {}
     if is_submission := requests[0].verb == "submit":
         requests = [replace(each, items=refuse_unservable(each.items, rules)) for each in requests]
+        newcomers = ports.newcomers.list_known(ports.forecasts)
         misfits = foresee(ports.store, ports.known_slots, rules, [item for each in requests for item in each.items])
     heard = _hear_registered(ports, requests) if requests[0].verb == "register" else {}
     with ports.store.transaction() as transaction:
@@ -225,7 +227,7 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
         if new:
             if is_submission:
                 submissions = [Submission(each.items, each.cause, each.principal, each.host) for each in new]
-                results, change_set = submit(transaction, rules, submissions, misfits, ports.admission)
+                results, change_set = submit(transaction, rules, submissions, misfits, ports.admission, newcomers)
             else:
                 work = UnitOfWork(transaction, new[0].cause, principal=new[0].principal)
                 work.heard = heard

@@ -6,13 +6,15 @@ An answer also has notes about fields of the document that have no effect.
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
 from scheduler.model.accounts import Account
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.events import Event
+from scheduler.model.forecasts import name_kind
 from scheduler.model.principals import Principal, owns
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules, expiry_of_pending
@@ -26,6 +28,7 @@ from scheduler.operations.commands.reports import UnknownReservation
 from scheduler.ports import Store, Transaction
 
 Answer = dict[str, Any]
+_NONE: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 Item = Document | InvalidInputError
 """One document of a request, or the error for which the document is refused."""
 
@@ -121,6 +124,7 @@ def submit(
     submissions: Sequence[Submission],
     misfits: Mapping[str, Reason] | None = None,
     admission: Admission | None = None,
+    newcomers: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> tuple[list[list[Answer]], ChangeSet]:
     """Store new reservations. Return two things: (1) for each submission the answers to its documents, in their order
     (a document is the request for one reservation); (2) the changes.
@@ -128,7 +132,8 @@ def submit(
     No two submissions may name the same reservation. If the id of a document exists already, nothing is changed,
     whatever the phase of the stored reservation is. `misfits`: by id, the reason why no slot could hold a reservation
     at present; such reservations are stored as well, and their answers contain the reason. `admission` refuses
-    reservations that exceed a limit on pending ones; None: no limit applies.
+    reservations that exceed a limit on pending ones; None: no limit applies. `newcomers`: by kind (`name_kind`), the
+    forecast that the answer for a new reservation contains as `eta`.
     """
     rows: dict[str, Reservation] = {}
     causes: dict[str, Cause] = {}
@@ -160,7 +165,7 @@ def submit(
         for name, reason in (misfits or {}).items()
         if name in present and present[name].request == rows[name].request
     }
-    results = [_answer_all(each, rules, present, refused, warned, new) for each in submissions]
+    results = [_answer_all(each, rules, present, refused, warned, new, newcomers) for each in submissions]
     return results, ChangeSet(rows=list(inserted), events=events, is_change=bool(inserted))
 
 
@@ -171,10 +176,11 @@ def _answer_all(
     refused: Mapping[str, InvalidInputError],
     warned: Mapping[str, Reason],
     new: frozenset[str],
+    newcomers: Mapping[str, Mapping[str, Any]],
 ) -> list[Answer]:
     """Return the answers to the documents of one submission, in their order. `present`: the stored reservations by id.
     `refused`: the errors by id. `warned`: by id, the reason why no slot could hold a reservation. `new`: the ids of the
-    reservations that were inserted.
+    reservations that were inserted. `newcomers`: see `submit`.
 
     A document is refused if another principal submitted the stored reservation with its id. If the reservation existed
     before, the answer has notes about the fields in which the document differs; the stored values stay.
@@ -200,6 +206,8 @@ def _answer_all(
         if row.phase == "pending" and row.id in warned:
             code, detail = warned[row.id]
             answer["waiting"] = {"code": code, "detail": detail}
+        elif newcomers and item.id in new and (eta := newcomers.get(name_kind(row.request, row.priority))):
+            answer["eta"] = eta
         # Of several documents with the same id the first one is stored.
         if item.id not in new or item.id in answered:
             notes = _note_ignored(rules, row, item) | dict(_list_differences(item, row))

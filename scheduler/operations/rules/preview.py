@@ -30,6 +30,7 @@ from scheduler.operations.market import check_requirements, load_resolved
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.rules.apply import fit_accounts, fit_slots
 from scheduler.operations.rules.history import RuleChange, list_changes
+from scheduler.operations.rules.preview_waits import AccountWait, compare_waits
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.plan import plan
 from scheduler.ports import Store, StoredRules, Transaction
@@ -96,6 +97,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     unservable: tuple[Unservable, ...] = ()
     launches: dict[str, int] = {}
     """Pool -> number of machines that the next tick would launch in addition, because of the new rules."""
+    waits: tuple[AccountWait, ...] = ()
+    """The accounts whose waiting reservations would start earlier or later, by plays of the present state."""
 
     @property
     def takes_away(self) -> bool:
@@ -159,8 +162,9 @@ def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], ru
     fitted = _fit(rows, stored.rules, rules, now)
     before, after = View(rows), View(fitted)
     with PausedGC():
-        now_planned = plan(before, find_rules_in_force(present, now), now)
-        then_planned = plan(after, find_rules_in_force(proposed, now), now)
+        rules_now, rules_then = find_rules_in_force(present, now), find_rules_in_force(proposed, now)
+        now_planned, then_planned = plan(before, rules_now, now), plan(after, rules_then, now)
+        waits = compare_waits(before, rules_now, after, rules_then, now)
     preview = Preview(
         version=stored.version,
         changed=True,
@@ -170,6 +174,7 @@ def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], ru
         accounts=_list_losses(before.accounts, after.accounts),
         unservable=_list_unservable(now_planned, then_planned),
         launches=_count_launches(after, now_planned, then_planned),
+        waits=waits,
     )
     return Rehearsal(preview, now_planned, then_planned)
 

@@ -1,0 +1,73 @@
+"""Makes forecasts from the view, and publishes them. The process `foresight` does this, and never a tick."""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from scheduler.foresight.forecaster import PLAYS, Forecaster
+from scheduler.model.forecasts import Forecast, Foreseen, name_kind
+from scheduler.model.view import View
+from scheduler.operations.ports import Ports
+
+MOST_FORECASTS: Final = 20_000
+"""The most reservations whose forecasts are published: the first ones of the queue."""
+NEW_SECONDS: Final = 300.0
+"""The newest reservation of a kind stands for newcomers if it is not older than this."""
+
+
+def open_forecaster(ports: Ports) -> Forecaster:
+    """Return a forecaster that knows what the process before it has published. Raises ViewUnavailableError."""
+    forecaster = Forecaster()
+    record = ports.forecasts.read_record()
+    if record is not None:
+        forecaster.load(record)
+    return forecaster
+
+
+def look_ahead(ports: Ports, forecaster: Forecaster, has_time: Callable[[], bool] = lambda: True) -> Foreseen | None:
+    """Forecast when the reservations start that wait now, and publish that. Return what was published; None if the view
+    is not valid. `has_time`: no further play is begun when it returns False; at least one is made.
+
+    Raises ViewUnavailableError or StoreUnavailableError.
+    """
+    view = ports.view_cache.catch_up() or ports.view_cache.load()
+    if view is None:
+        return None
+    began, now = monotonic(), ports.store.now()
+    forecaster.see(view, ports.rules_at(now).rules, _find_policy(ports), now)
+    before = -1
+    # If nothing waits, nothing is played.
+    while before < forecaster.plays < PLAYS and (before < 0 or has_time()):
+        before = forecaster.plays
+        forecaster.play(1)
+    found = _gather(view, forecaster, now, monotonic() - began)
+    ports.forecasts.publish(found, forecaster.dump())
+    return found
+
+
+def _find_policy(ports: Ports) -> str:
+    """Return what stands for the queue, the pools and the accounts of the rules as they were applied: after a change of
+    them the outcomes of earlier forecasts count no more.
+    """
+    document = ports.stored_rules().rules.model_dump(exclude_unset=True)
+    return repr([document.get(name) for name in ("scheduler", "pools", "accounts")])
+
+
+def _gather(view: View, forecaster: Forecaster, now: float, seconds: float) -> Foreseen:
+    forecasts: dict[str, Forecast] = {}
+    newest: dict[str, str] = {}
+    for row in view.waiters.list()[0]:
+        if len(forecasts) == MOST_FORECASTS:
+            break
+        forecasts[row.id] = forecaster.answer(row)
+        if now - row.created_at <= NEW_SECONDS:
+            newest[name_kind(row.request, row.priority)] = row.id
+    newcomers = {kind: forecasts[name] for kind, name in newest.items() if not forecasts[name].unknown}
+    return Foreseen(
+        as_of=now,
+        forecasts=forecasts,
+        newcomers=newcomers,
+        qualities=forecaster.qualities.list(),
+        plays=forecaster.plays,
+        seconds=seconds,
+    )

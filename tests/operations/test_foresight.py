@@ -1,0 +1,143 @@
+"""Forecasts are made from the view and published, and the answer to a submission has that of its kind."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.foresight.forecaster import Forecaster
+from scheduler.foresight.margins import LEAST
+from scheduler.model.forecasts import Forecast, Foreseen, name_kind
+from scheduler.operations import newcomers
+from scheduler.operations.explain import explain as explain_now
+from scheduler.operations.foresight import look_ahead, open_forecaster
+from scheduler.operations.rules.apply import apply_rules
+from scheduler.ports import ViewUnavailableError
+from scheduler.view.forecasts import MemoryForecasts
+from tests.operations.harness import CONFIG, Harness
+
+RUN: float = 120.0
+
+
+class Foreseeing:
+    """A harness whose single slot is leased again and again, with forecasts before each tick."""
+
+    def __init__(self) -> None:
+        pool = {"system": "x86_64-linux", "provider": "static", "max_leases_per_slot": 1, "lease_ttl": 0}
+        self.config = {"pools": {"linux": pool}}
+        self.harness = Harness(self.config)
+        self.harness.ports.forecasts = MemoryForecasts()
+        self.forecaster = Forecaster()
+        self.harness.ask("register", slot="linux-1", pool="linux", machine="m")
+        self.number = 0
+
+    def submit(self, count: int) -> None:
+        for _ in range(count):
+            self.number += 1
+            self.harness.submit(f"r{self.number}", ttl=0)
+
+    def look(self) -> Foreseen:
+        self.harness.tick()
+        found = look_ahead(self.harness.ports, self.forecaster)
+        assert found is not None
+        return found
+
+    def play(self, starts: int) -> Foreseen:
+        """Let this many reservations run, one after the other."""
+        found = self.look()
+        for _ in range(starts):
+            (leased,) = self.harness.store.find_reservations(phases=["leased"])
+            self.harness.now += RUN
+            self.harness.ask("release", reservation=leased.id, token=leased.token)
+            found = self.look()
+        return found
+
+
+@pytest.fixture
+def fleet() -> Foreseeing:
+    return Foreseeing()
+
+
+def test_starts_are_unknown_before_enough_outcomes_and_known_after(fleet: Foreseeing) -> None:
+    fleet.submit(LEAST + 12)
+    found = fleet.play(LEAST // 2)
+    assert {each.unknown for each in found.forecasts.values()} == {"few_outcomes"}
+    found = fleet.play(LEAST // 2 + 4)
+    known = [each for each in found.forecasts.values() if not each.unknown]
+    assert len(known) == len(found.forecasts) == 7
+    first = known[0]
+    assert first.as_of == fleet.harness.now
+    assert first.as_of <= first.low <= first.median <= first.high <= first.late
+    assert fleet.harness.ports.forecasts.read(["r60"]) == {"r60": found.forecasts["r60"]}
+    assert found.qualities[0].name == "all"
+    assert found.qualities[0].count >= LEAST
+
+
+def test_a_change_of_the_pools_makes_starts_unknown_again(fleet: Foreseeing) -> None:
+    fleet.submit(LEAST + 12)
+    fleet.play(LEAST + 4)
+    other = {"system": "arm", "provider": "static"}
+    apply_rules(fleet.harness.ports, {"pools": {**fleet.config["pools"], "other": other}})
+    assert {each.unknown for each in fleet.look().forecasts.values()} == {"few_outcomes"}
+
+
+def test_without_a_valid_view_nothing_is_published() -> None:
+    harness = Harness(CONFIG)
+    harness.ports.forecasts = MemoryForecasts()
+    assert look_ahead(harness.ports, Forecaster()) is None
+    assert harness.ports.forecasts.read_summary() is None
+
+
+def test_nothing_is_played_if_nothing_waits(fleet: Foreseeing) -> None:
+    found = fleet.look()
+    assert (found.plays, found.forecasts, found.newcomers) == (0, {}, {})
+
+
+def test_at_least_one_play_is_made_without_time(fleet: Foreseeing) -> None:
+    fleet.submit(2)
+    fleet.harness.tick()
+    found = look_ahead(fleet.harness.ports, fleet.forecaster, lambda: False)
+    assert found is not None
+    assert found.plays == 1
+
+
+def test_the_answer_to_a_submission_has_the_forecast_of_its_kind(fleet: Foreseeing) -> None:
+    fleet.submit(1)
+    (row,) = fleet.harness.store.find_reservations(ids=["r1"])
+    eta = Forecast(as_of=1.0, low=2.0, median=3.0, high=4.0, late=5.0)
+    kinds = {name_kind(row.request, row.priority): eta}
+    fleet.harness.ports.forecasts.publish(Foreseen(as_of=1.0, newcomers=kinds), b"")
+    fleet.harness.ports.newcomers = newcomers.Newcomers()
+    assert fleet.harness.submit("r2")["eta"] == eta.list_fields()
+    assert "eta" not in fleet.harness.submit("r2")  # it exists already
+    assert "eta" not in fleet.harness.submit("r3", priority=7)
+
+
+def test_submissions_are_answered_while_redis_does_not_answer(fleet: Foreseeing) -> None:
+    class Broken(MemoryForecasts):
+        def read_summary(self) -> Foreseen | None:
+            raise ViewUnavailableError("no")
+
+    fleet.harness.ports.forecasts = Broken()
+    fleet.harness.ports.newcomers = newcomers.Newcomers()
+    assert fleet.harness.submit("r1")["ok"]
+
+
+def test_an_explanation_has_the_forecast_of_a_pending_reservation(fleet: Foreseeing) -> None:
+    fleet.submit(2)
+    fleet.harness.tick()
+
+    def explain(name: str) -> dict[str, Any]:
+        return explain_now(fleet.harness.ports, name)
+
+    assert explain("r2")["eta"] is None
+    eta = Forecast(as_of=1.0, unknown="beyond")
+    fleet.harness.ports.forecasts.publish(Foreseen(as_of=1.0, forecasts={"r2": eta}), b"")
+    assert explain("r2")["eta"] == {"as_of": 1.0, "unknown": "beyond"}
+    assert "eta" not in explain("r1")
+
+
+def test_a_new_process_knows_the_outcomes_of_the_one_before(fleet: Foreseeing) -> None:
+    fleet.submit(LEAST + 12)
+    fleet.play(LEAST + 4)
+    fleet.forecaster = open_forecaster(fleet.harness.ports)
+    assert {each.unknown for each in fleet.look().forecasts.values()} == {""}
