@@ -78,6 +78,27 @@ CASES: Cases = {
         ),
         [["launch linux-1 c5.large demand", "c waits booting"]],
     ),
+    "a missing permission for one offering holds that offering alone": (
+        a_case(
+            submit(0, "c", resources={"cpus": 1}),
+            holds=[a_hold("auth", "m5.large")],
+            pool={"offerings": [CPU, ON_DEMAND | {"price": 1.2}]},
+        ),
+        [["launch linux-1 c5.large demand", "c waits booting"]],
+    ),
+    "a gang that cannot be launched leaves the trial of a quota to the next": (
+        a_case(
+            submit(
+                0,
+                "g",
+                components=[{"name": "a", "resources": {"cpus": 2}}, {"name": "b", "resources": {"gpus": 1}}],
+            ),
+            submit(0, "c", resources={"cpus": 2}),
+            holds=[a_hold(subject="spot:standard", until=0), a_hold("capacity", "g5.xlarge")],
+            pool={"offerings": [CPU, GPU]},
+        ),
+        [["launch linux-1 m5.large demand", "g waits capacity", "c waits booting"]],
+    ),
     "spot's quota counts for on_demand_after": (
         a_case(
             submit(0, "c", resources={"cpus": 1}),
