@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.decisions import Drain, Launch, Terminate
+from scheduler.operations.rules import preview_waits
 from scheduler.operations.rules.apply import RulesChangedError, apply_rules
 from scheduler.operations.rules.preview import AccountLoss, Preview, preview_rules
 from scheduler.operations.run_times import learn_run_times
@@ -174,3 +175,13 @@ def test_a_preview_has_by_how_much_the_starts_of_an_account_move() -> None:
     assert wait.after is not None
     assert wait.before > 4 * 600 - 100 > 2 * wait.after
     assert preview(harness, {**rules, "pools": {"hosts": {**pool, "idle_scale_down": 7}}}).waits == ()
+
+
+def test_a_preview_plays_nothing_with_a_long_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preview_waits, "MOST_WAITING", 1)
+    harness = Harness({"pools": {"hosts": {"system": "x86_64-linux", "provider": "static"}}})
+    for number in range(2):
+        harness.submit(f"r{number}")
+    other = {"system": "x86_64-linux", "provider": "static", "max_leases_per_slot": 1}
+    monkeypatch.setattr(preview_waits, "_find_waits", lambda *_: pytest.fail("a play was begun"))
+    assert preview(harness, {"pools": {"hosts": other}}).waits == ()

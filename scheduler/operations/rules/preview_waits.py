@@ -13,8 +13,10 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import View
 
 PLAYS: Final = 8
-PLAY_SECONDS: Final = 0.5
-"""After this time no further play is begun for the rules. A preview plays twice."""
+PLAY_SECONDS: Final = 0.2
+"""After this time no further play is begun for the rules. A preview plays under both rules."""
+MOST_WAITING: Final = 2000
+"""With more waiting reservations nothing is played, because one play alone would take too long for a preview."""
 NOTED_SHARE: Final = 0.1
 NOTED_SECONDS: Final = 10.0
 """A wait that moves by less than this, or by less than that share, is not reported: plays are random."""
@@ -34,10 +36,10 @@ class AccountWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_waits(before: View, present: Rules, after: View, proposed: Rules, now: float) -> tuple[AccountWait, ...]:
-    """Return the accounts whose waits would move, by name. `before` and `after`: the state under the `present` and the
-    `proposed` rules in force.
+    """Return the accounts whose waits would move, by name; none with more than MOST_WAITING waiting reservations.
+    `before` and `after`: the state under the `present` and the `proposed` rules in force.
     """
-    if not before.by_phase["pending"]:
+    if not 0 < len(before.by_phase["pending"]) <= MOST_WAITING:
         return ()
     old, new = _find_waits(before, present, now), _find_waits(after, proposed, now)
     found = [
