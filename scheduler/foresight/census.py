@@ -4,10 +4,13 @@ A census lives as long as its process: it knows the lanes and kinds of earlier v
 arrivals stays valid.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
+from statistics import median
 
+from scheduler.foresight.draws import BOOT_SECONDS
 from scheduler.foresight.present import Coming, Kind, Lane, Launchable, Present, Running, Waiting
 from scheduler.foresight.room import Held, Offers, Room, Vector
 from scheduler.model.pools import Pool
@@ -59,9 +62,9 @@ class Census:
         """Whether the census knows too many kinds."""
         return len(self._kinds) > MOST_KINDS
 
-    def count(self, view: View, now: float, boots: Sequence[float] = ()) -> Present:
-        """Return the present state. `boots`: how long machines took to come lately."""
-        free, coming, active = self._count_slots(view, now)
+    def count(self, view: View, now: float) -> Present:
+        """Return the present state."""
+        free, coming, active, boots = self._count_slots(view, now)
         waiting = [self._make_waiting(view, row) for row in view.waiters.list()[0] if not is_on_hold(row)]
         waiting.sort(key=lambda each: (each.rank, each.created_at))
         running = [
@@ -125,21 +128,32 @@ class Census:
         ends_by = inf if row.revoke_by is None else row.revoke_by
         return Running(kind, row.leased_at if row.leased_at is not None else row.created_at, found, ends_by)
 
-    def _count_slots(self, view: View, now: float) -> tuple[list[dict[Vector, int]], list[Coming], dict[str, int]]:
+    def _count_slots(
+        self, view: View, now: float
+    ) -> tuple[list[dict[Vector, int]], list[Coming], dict[str, int], dict[str, list[float]]]:
+        """Return what slots have free by group, what is on the way, and by pool the number of active slots and how long
+        the machines that are ready took to come.
+        """
         free: list[dict[Vector, int]] = []
-        coming: dict[tuple[int, float], int] = {}
+        coming: list[tuple[int, str, float]] = []
         active: dict[str, int] = {}
+        boots: dict[str, list[float]] = {}
         for slot in view.slots.values():
             pool = self.rules.pools.get(slot.pool)
             if pool is None or slot.state in INACTIVE:
                 continue
             active[slot.pool] = active.get(slot.pool, 0) + 1
+            if slot.state == "ready" and slot.launched_at is not None and pool.is_elastic:
+                took = slot.since - slot.launched_at
+                # A machine that was stopped and started was launched long before.
+                if 0 <= took <= pool.launch_timeout + pool.boot_timeout + pool.binding_timeout:
+                    boots.setdefault(slot.pool, []).append(took)
             if slot.cordoned or (slot.state != "ready" and slot.state not in COMING):
                 continue
             group = self._find_group(slot, pool)
             if slot.state in COMING:
-                key = (group.number, max(now, slot.since))
-                coming[key] = coming.get(key, 0) + 1
+                begun = slot.launched_at if slot.launched_at is not None else slot.since
+                coming.append((group.number, slot.pool, begun))
                 continue
             while len(free) <= group.number:
                 free.append({})
@@ -149,14 +163,16 @@ class Census:
                     used = _make_vector(group, lease.resources)
                     left = tuple(max(0.0, has - asks) for has, asks in zip(left, used, strict=True))
             free[group.number][left] = free[group.number].get(left, 0) + 1
-        return free, [Coming(at, number, slots) for (number, at), slots in coming.items()], active
+        usual = {name: median(each) for name, each in boots.items()}
+        expected = Counter((max(now, begun + usual.get(name, BOOT_SECONDS)), number) for number, name, begun in coming)
+        return free, [Coming(at, number, slots) for (at, number), slots in expected.items()], active, boots
 
-    def _list_launchable(self, active: dict[str, int], boots: Sequence[float]) -> list[Launchable]:
+    def _list_launchable(self, active: Mapping[str, int], boots: Mapping[str, list[float]]) -> list[Launchable]:
         found = []
         for name, pool in self.rules.pools.items():
             left = (pool.max_slots or 0) - active.get(name, 0)
             if pool.is_elastic and left > 0:
-                found.append(Launchable(self._find_first_group(name, pool).number, left, boots))
+                found.append(Launchable(self._find_first_group(name, pool).number, left, boots.get(name, ())))
         return found
 
     def _find_group(self, slot: Slot, pool: Pool) -> _Group:

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import pytest
 
 from scheduler.foresight.census import Census
 from scheduler.foresight.draws import Draws
@@ -162,14 +163,31 @@ def test_several_resources_are_counted_on_each_slot() -> None:
 def test_machines_are_launched_for_what_waits() -> None:
     pool = {
         "system": SYSTEM,
-        "max_slots": 3,
+        "max_slots": 4,
         "offerings": [{"name": "small", "type": "m7i.large", "resources": {"cpus": 2}}],
         "ec2": {"launch_template": "lt-1", "launch_template_version": 1},
     }
     given = some_rules({"pools": {"linux": pool}})
-    view = View([a_reservation(f"w{number}", resources={"cpus": 1.0}, created_at=NOW + number) for number in range(7)])
-    present = Census(given).count(view, NOW, boots=[40.0])
+    waiting = [a_reservation(f"w{number}", resources={"cpus": 1.0}, created_at=NOW + number) for number in range(7)]
+    # A machine that is ready took 40 s to come. It takes no leases.
+    seen = a_slot("linux-9", offering="small", launched_at=NOW - 140, since=NOW - 100, cordoned=True)
+    view = View([seen, *waiting])
+    present = Census(given).count(view, NOW)
     starts = play_once(present, view, 1)
     # Three machines hold two each.
     assert starts[:6] == [NOW + 40.0] * 6
     assert starts[6] > NOW + 40.0
+
+
+@pytest.mark.parametrize(("launched", "comes"), [(NOW - 30, NOW + 10), (NOW - 300, NOW)])
+def test_a_machine_on_the_way_comes_after_the_usual_time(launched: float, comes: float) -> None:
+    pool = {
+        "system": SYSTEM,
+        "max_slots": 2,
+        "offerings": [{"name": "small", "type": "m7i.large", "resources": {"cpus": 2}}],
+        "ec2": {"launch_template": "lt-1", "launch_template_version": 1},
+    }
+    seen = a_slot("linux-9", offering="small", launched_at=NOW - 140, since=NOW - 100, cordoned=True)
+    booting = a_slot("linux-1", state="booting", offering="small", launched_at=launched, since=launched + 5)
+    view = View([seen, booting, a_reservation("w", resources={"cpus": 1.0}, created_at=NOW)])
+    assert play_once(Census(some_rules({"pools": {"linux": pool}})).count(view, NOW), view, 1)[0] == comes
