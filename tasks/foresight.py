@@ -47,6 +47,8 @@ class Publisher:
                 self._forecaster = open_forecaster(self._ports)
             with PausedGC():
                 found = look_ahead(self._ports, self._forecaster, lambda: time.thread_time() - began < self._allowed)
+        except ForeignClusterError:
+            raise
         except (ViewUnavailableError, StoreUnavailableError) as error:
             self._note_trouble(str(error))
             return False

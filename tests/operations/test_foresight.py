@@ -11,8 +11,9 @@ from scheduler.operations import newcomers
 from scheduler.operations.explain import explain as explain_now
 from scheduler.operations.foresight import look_ahead, open_forecaster
 from scheduler.operations.rules.apply import apply_rules
-from scheduler.ports import ViewUnavailableError
+from scheduler.ports import ForeignClusterError, StoreUnavailableError, ViewUnavailableError
 from scheduler.view.forecasts import MemoryForecasts
+from tasks.foresight import Publisher
 from tests.operations.harness import CONFIG, Harness
 
 RUN: float = 120.0
@@ -141,3 +142,22 @@ def test_a_new_process_knows_the_outcomes_of_the_one_before(fleet: Foreseeing) -
     fleet.play(LEAST + 4)
     fleet.forecaster = open_forecaster(fleet.harness.ports)
     assert {each.unknown for each in fleet.look().forecasts.values()} == {""}
+
+
+def test_the_process_ends_if_redis_belongs_to_another_cluster_and_waits_else(
+    fleet: Foreseeing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = Publisher(fleet.harness.ports, interval=30.0, share=0.3)
+    assert not publisher.publish()  # the view is not built yet
+    fleet.harness.tick()
+    assert publisher.publish()
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    for error in (StoreUnavailableError("gone"), ViewUnavailableError("gone")):
+        monkeypatch.setattr("tasks.foresight.check_membership", lambda _ports, error=error: fail(error))
+        assert not publisher.publish()
+    monkeypatch.setattr("tasks.foresight.check_membership", lambda _ports: fail(ForeignClusterError("other")))
+    with pytest.raises(ForeignClusterError):
+        publisher.publish()
