@@ -33,8 +33,6 @@ class Search:
     retract: Callable[[int], None] = lambda _: None
     accept: Callable[[list[Site]], bool] = lambda _: True
     are_cordoned: bool = False
-    is_known: bool = False
-    """Whether the instances are known not to fit on what exists, or the steps of an earlier search were used up."""
     added: list[Site] = field(default_factory=list)
     steps: int = 0
     failed: set[object] = field(default_factory=set)
@@ -57,7 +55,7 @@ class Search:
         """
         written = list(range(len(self.parts)))
         differ = self.count_requests() > 1
-        if self.extend is not None and differ and not self.is_known:
+        if self.extend is not None and differ:
             found = Search(
                 self.picture, self.each, self.stages, accept=self.accept, are_cordoned=self.are_cordoned
             ).run()

@@ -349,14 +349,7 @@ class Attempt:
                 fresh.remove(site)
             del self.sites[keep:]
 
-        is_known = not fresh and self.each.id not in self.placing.kept
-        found = Search(self.picture, self.each, stages, extend, retract, is_known=is_known).run()
-        if found is not None and is_known and all(site.state == "ready" for site in found):
-            # Placement used up its steps, and what later reservations took since makes this search shorter. Only what
-            # launches complete is served here; the next tick places the gang.
-            for site in reversed(found):
-                site.taken.pop()
-            found = None
+        found = Search(self.picture, self.each, stages, extend, retract).run()
         if found is not None:
             self.served = found
             return "no_capacity" if all(site.state == "ready" for site in found) else "booting"
