@@ -33,6 +33,8 @@ class Search:
     retract: Callable[[int], None] = lambda _: None
     accept: Callable[[list[Site]], bool] = lambda _: True
     are_cordoned: bool = False
+    is_known: bool = False
+    """Whether an earlier search of what exists found nothing."""
     added: list[Site] = field(default_factory=list)
     steps: int = 0
     failed: set[object] = field(default_factory=set)
@@ -55,7 +57,7 @@ class Search:
         """
         written = list(range(len(self.parts)))
         differ = self.count_requests() > 1
-        if self.extend is not None and differ:
+        if self.extend is not None and differ and not self.is_known:
             found = Search(
                 self.picture, self.each, self.stages, accept=self.accept, are_cordoned=self.are_cordoned
             ).run()

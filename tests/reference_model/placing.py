@@ -87,6 +87,8 @@ class Pass:
         self.behind_gang: list[str] = []
         """Those of them whose first one is a gang that neither ready slots nor slots in flight complete."""
         self.unserved: list[Reservation] = []
+        self.uncovered: set[str] = set()
+        """Those for which a search of all that exists found nothing."""
         self.awaited: list[Reservation] = []
         """Gangs that the guard protects and that no launch completes."""
         self.withheld: list[tuple[Reservation, list[Reservation]]] = []
@@ -156,6 +158,7 @@ class Pass:
             self.note_wait(each, "booting")
         else:
             self.unserved.append(each)
+            self.uncovered.add(each.id)
         if not settings_of(self.picture.rules, each).backfill:
             self.blocked.append(queue)
             if not is_covered and len(list_essential(each)) > 1:
@@ -310,6 +313,12 @@ class Pass:
                 start(self.picture, first, "demand", account).is_wanted = True
 
 
+def give_back(sites: list[Site]) -> None:
+    """Undo that a search took something from each of these slots."""
+    for site in reversed(sites):
+        site.taken.pop()
+
+
 class Attempt:
     """The launches for one reservation, made if they serve it completely."""
 
@@ -349,7 +358,16 @@ class Attempt:
                 fresh.remove(site)
             del self.sites[keep:]
 
+        is_covered = self.each.id not in self.placing.uncovered or self.each.id in self.placing.kept or bool(fresh)
         found = Search(self.picture, self.each, stages, extend, retract).run()
+        if found is not None and not is_covered and not self.sites:
+            # Placement used up its steps, and what later reservations took since makes this search shorter. Here only
+            # launches count; the next tick places the gang.
+            give_back(found)
+            found = Search(self.picture, self.each, stages, extend, retract, is_known=True).run()
+            if found is not None and not self.sites:
+                give_back(found)
+                found = None
         if found is not None:
             self.served = found
             return "no_capacity" if all(site.state == "ready" for site in found) else "booting"
