@@ -23,6 +23,7 @@ from msgspec.structs import replace as replace_fields
 
 from scheduler.foresight.forecaster import PLAYS, SHORT_WAIT, Forecaster
 from scheduler.foresight.margins import Margins, Outcome, Waits
+from scheduler.foresight.quality import find_loss
 from scheduler.model.reservations import Component, Lease, Request, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.run_times import RunTimes, list_classes
@@ -58,12 +59,7 @@ class Judged:
     @property
     def loss(self) -> float:
         """The sum of the pinball losses at 10 and 90 %."""
-        return find_loss(self.seconds, self.low, 0.1) + find_loss(self.seconds, self.high, 0.9)
-
-
-def find_loss(seconds: float, quantile: float, share: float) -> float:
-    """Return the pinball loss of a predicted quantile."""
-    return max(share * (seconds - quantile), (share - 1) * (seconds - quantile))
+        return find_loss(0.1, self.low, self.seconds) + find_loss(0.9, self.high, self.seconds)
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,11 @@ def find_trouble(process: str, settings: Settings, seconds: float) -> str | None
     """
     match process:
         case "beat":
-            return _find_late_beat(settings)
+            usual = LATE_INTERVALS * settings.ticks.interval
+            return _find_late(process, "celery.beat_file", settings.celery.beat_file, usual, "sent")
         case "foresight":
-            return _find_old_forecasts(settings)
+            usual = LATE_INTERVALS * settings.foresight.interval
+            return _find_late(process, "celery.alive_file", settings.celery.alive_file, usual, "published")
         case "flower":
             return _find_silence(_url(settings.flower.host, settings.flower.port, "healthcheck"), seconds)
         case "console":
@@ -54,30 +56,19 @@ def find_trouble(process: str, settings: Settings, seconds: float) -> str | None
             return _find_idle_worker(queue, settings, seconds)
 
 
-def _find_late_beat(settings: Settings) -> str | None:
-    if settings.celery.beat_file is None:
-        return "celery.beat_file: expected the file that beat touches, got nothing"
+def _find_late(process: str, setting: str, file: str | None, usual: float, done: str) -> str | None:
+    """Return why a process that writes a sign of life into a file does not work. `setting`: the name of the setting
+    that has the file; `usual`: the age that counts as late if the file states none; `done`: what the process does.
+    """
+    if file is None:
+        return f"{setting}: expected the file that {process} touches, got nothing"
     try:
-        sign = read_sign(Path(settings.celery.beat_file))
+        sign = read_sign(Path(file))
     except OSError as error:
-        return f"beat has not started, because its file {settings.celery.beat_file} cannot be read: {error.strerror}"
-    late = LATE_INTERVALS * settings.ticks.interval if sign.seconds is None else sign.seconds
-    if sign.age > late:
-        return f"beat has sent nothing for {sign.age:.0f} s"
+        return f"{process} has not started, because its file {file} cannot be read: {error.strerror}"
+    if sign.age > (usual if sign.seconds is None else sign.seconds):
+        return f"{process} has {done} nothing for {sign.age:.0f} s"
     return sign.refusal or None
-
-
-def _find_old_forecasts(settings: Settings) -> str | None:
-    if settings.celery.alive_file is None:
-        return "celery.alive_file: expected the file that the process foresight writes, got nothing"
-    try:
-        sign = read_sign(Path(settings.celery.alive_file))
-    except OSError as error:
-        file = settings.celery.alive_file
-        return f"foresight has not started, because its file {file} cannot be read: {error.strerror}"
-    if sign.seconds is not None and sign.age > sign.seconds:
-        return f"foresight has published nothing for {sign.age:.0f} s"
-    return None
 
 
 def _find_silence(url: str, seconds: float) -> str | None:

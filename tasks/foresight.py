@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Final
 
 from scheduler.foresight.forecaster import Forecaster
 from scheduler.operations.foresight import look_ahead, open_forecaster
@@ -20,18 +19,17 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import ForeignClusterError, StoreUnavailableError, ViewUnavailableError
 from scheduler.protocol.clock import read_monotonic
 from tasks.alive import AliveFile
+from tasks.clock import LATE_INTERVALS
 from workers.logs import get_logger
 
-LATE_INTERVALS: Final = 3
-"""The process fails its health check if it has published nothing for this number of its intervals."""
 log = get_logger(__name__)
 
 
 class Publisher:
-    """Publishes forecasts again and again. `share`: the part of one core that it may use."""
+    """Publishes forecasts again and again. `share`: the part of one core that it may use. `stop`: ends the plays."""
 
-    def __init__(self, ports: Ports, interval: float, share: float) -> None:
-        self._ports, self._allowed = ports, interval * share
+    def __init__(self, ports: Ports, interval: float, share: float, stop: threading.Event) -> None:
+        self._ports, self._allowed, self._stop = ports, interval * share, stop
         self._forecaster: Forecaster | None = None
         self._failures = 0
         """How often in a row nothing could be published."""
@@ -41,12 +39,16 @@ class Publisher:
         view is valid. Raises ForeignClusterError if Redis belongs to another cluster.
         """
         began = time.thread_time()
+
+        def has_time() -> bool:
+            return not self._stop.is_set() and time.thread_time() - began < self._allowed
+
         try:
             check_membership(self._ports)
             if self._forecaster is None:
                 self._forecaster = open_forecaster(self._ports)
             with PausedGC():
-                found = look_ahead(self._ports, self._forecaster, lambda: time.thread_time() - began < self._allowed)
+                found = look_ahead(self._ports, self._forecaster, has_time)
         except ForeignClusterError:
             raise
         except (ViewUnavailableError, StoreUnavailableError) as error:
@@ -85,7 +87,7 @@ def main() -> int:
         except OSError as error:
             sys.stderr.write(f"leasehold: celery.alive_file: expected a file that can be written, got {error}\n")
             return 1
-    publisher = Publisher(app.services.ports, interval, settings.foresight.share)
+    publisher = Publisher(app.services.ports, interval, settings.foresight.share, stop)
     try:
         while not stop.is_set():
             due = read_monotonic() + interval

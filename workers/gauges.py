@@ -182,7 +182,8 @@ def measure_forecasts(foreseen: Foreseen | None) -> Iterator[Family]:
     yield GaugeMetricFamily("leasehold_forecast_plays", "Plays of the last forecasts; 0 = there are none", plays)
     qualities = () if foreseen is None else foreseen.qualities
     started = {(each.name,): float(each.count) for each in qualities}
-    yield make_gauge("leasehold_forecast_starts", "Starts by which forecasts are judged", ["class"], started)
+    about = "Starts after more than a minute since the record began"
+    yield make_gauge("leasehold_forecast_starts", about, ["class"], started)
     coverage = {(each.name,): each.coverage for each in qualities if each.coverage is not None}
     about = "Part of the starts within the interval of 80 %"
     yield make_gauge("leasehold_forecast_coverage", about, ["class"], coverage)

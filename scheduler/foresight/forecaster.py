@@ -1,7 +1,7 @@
 """Makes forecasts: sees the view from time to time, plays it forward, and compares its forecasts with what came."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, inf, isinf
@@ -126,6 +126,15 @@ class Forecaster:
             self.plays += 1
             for number in wanted:
                 self._starts[number].append(play.starts[number] - present.now)
+
+    def play_while(self, has_time: Callable[[], bool], most: int = PLAYS) -> None:
+        """Play once, and then until there are `most` plays or `has_time` returns False. If nothing waits, nothing is
+        played.
+        """
+        before = -1
+        while before < self.plays < most and (before < 0 or has_time()):
+            before = self.plays
+            self.play(1)
 
     def answer(self, row: Reservation) -> Forecast:
         """Return the forecast for a pending reservation. The first one is compared with what comes."""

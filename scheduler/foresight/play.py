@@ -22,7 +22,7 @@ MOST_LENT: Final = 40
 """How many reservations of a lane are tried, at each time, for slots that are kept for a planned start."""
 MOMENT: Final = 1e-3
 MOST_STARTS: Final = 10_000
-"""A play ends when so much work has started, and a quarter more than what waits at its begin."""
+"""A play ends when this much work has started, plus 1.25 times what waited when it began."""
 MANY_RUN: Final = 500
 SAME_SECONDS: Final = 300.0
 """If more work than MANY_RUN runs, its expected ends are listed again after this time only."""

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from scheduler.model.reservations import Request
-from scheduler.model.run_times import find_size
+from scheduler.model.run_times import measure_size
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -36,9 +36,11 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The class as people read it; "all" for all classes together."""
     count: int
-    """How many reservations of the class have started since its record began, at most as many as it keeps."""
+    """How many reservations of the class have started since its record began, also those without a forecast. The other
+    figures are those of the last 500 that had one.
+    """
     coverage: float | None = None
-    """The part of them that started between `low` and `high` of their first forecast; None: there was no forecast."""
+    """The part that started between `low` and `high` of their first forecast; None: there was no forecast."""
     width: float | None = None
     """The median of `high` minus `low`."""
     loss: float | None = None
@@ -64,8 +66,7 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
 
 def name_kind(request: Request, priority: float) -> str:
     """Return the class of requests to which a newcomer's forecast belongs: account, pool or system, priority and size
-    (`find_size` of run times), as a JSON list.
+    (that of run times), as a JSON list.
     """
-    cpus = sum(each.count * each.resources.get("cpus", 0.0) for each in request.components)
-    parts = (request.account, request.pool or request.system, priority, *find_size(request.instances, cpus))
+    parts = (request.account, request.pool or request.system, priority, *measure_size(request))
     return msgspec.json.encode(parts).decode()

@@ -55,9 +55,13 @@ def list_classes(request: Request, principal: str | None) -> tuple[str, ...]:
     have the first four of these, the first two, the sizes alone, and none.
     """
     job = request.tags.get("job") or request.tags.get("name")
-    instances = request.instances
+    return _list_ids(request.account, principal, job, request.system, *measure_size(request))
+
+
+def measure_size(request: Request) -> tuple[int, int]:
+    """Return the size of a request, see `find_size`."""
     cpus = sum(each.count * each.resources.get("cpus", 0.0) for each in request.components)
-    return _list_ids(request.account, principal, job, request.system, *find_size(instances, cpus))
+    return find_size(request.instances, cpus)
 
 
 def find_size(instances: int, cpus: float) -> tuple[int, int]:

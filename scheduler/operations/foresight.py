@@ -4,7 +4,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from scheduler.foresight.forecaster import PLAYS, Forecaster
+from scheduler.foresight.forecaster import Forecaster
 from scheduler.model.forecasts import Forecast, Foreseen, name_kind
 from scheduler.model.view import View
 from scheduler.operations.ports import Ports
@@ -35,11 +35,7 @@ def look_ahead(ports: Ports, forecaster: Forecaster, has_time: Callable[[], bool
         return None
     began, now = monotonic(), ports.store.now()
     forecaster.see(view, ports.rules_at(now).rules, _find_policy(ports), now)
-    before = -1
-    # If nothing waits, nothing is played.
-    while before < forecaster.plays < PLAYS and (before < 0 or has_time()):
-        before = forecaster.plays
-        forecaster.play(1)
+    forecaster.play_while(has_time)
     found = _gather(view, forecaster, now, monotonic() - began)
     ports.forecasts.publish(found, forecaster.dump())
     return found

@@ -167,6 +167,8 @@ class PostgresConnection:
         if not self._waiting and not self._has_begun:
             return
         if self._writes or self._waiting:
+            # COMMIT is never in one message with BEGIN: `_run` sends that message again if the connection was lost.
+            self.settle()
             result = self.send_later(_COMMIT, ())
             self._run()
             self._has_begun = False

@@ -30,7 +30,8 @@ def test_the_page_has_the_quality_by_class_and_a_picture(make_console: MakeConso
     )
     page = console.entered().get("/forecasts").text
     text = plain(page)
-    assert "76 % of 1,200 reservations started within their interval of 80 %" in text
+    assert "76 % of the last reservations started within their interval of 80 %" in text
+    assert "1,200 have started after more than a minute" in text
     assert "50% stated, 40% started by then" in page
     assert "&lt;b&gt;" in page
     assert page.count("<circle") == 3

@@ -1,5 +1,6 @@
 """Forecasts are made from the view and published, and the answer to a submission has that of its kind."""
 
+from threading import Event
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_a_new_process_knows_the_outcomes_of_the_one_before(fleet: Foreseeing) -
 def test_the_process_ends_if_redis_belongs_to_another_cluster_and_waits_else(
     fleet: Foreseeing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher = Publisher(fleet.harness.ports, interval=30.0, share=0.3)
+    publisher = Publisher(fleet.harness.ports, interval=30.0, share=0.3, stop=Event())
     assert not publisher.publish()  # the view is not built yet
     fleet.harness.tick()
     assert publisher.publish()

@@ -119,6 +119,8 @@ def test_an_answer_from_a_worker_on_another_host_does_not_count(
         ("ticks", {}, "broker.url: expected the URL of a Redis, got nothing"),
         ("beat", {}, "celery.beat_file: expected the file that beat touches, got nothing"),
         ("beat", {"CELERY__BEAT_FILE": "nowhere"}, "beat has not started, because its file nowhere cannot be read"),
+        ("foresight", {}, "celery.alive_file: expected the file that foresight touches, got nothing"),
+        ("foresight", {"CELERY__ALIVE_FILE": "nowhere"}, "foresight has not started, because its file nowhere cannot"),
         ("emulator", {}, "aws.endpoint_url: expected the emulator's URL, got nothing"),
         (
             "emulator",
@@ -166,6 +168,16 @@ def test_beat_writes_its_file_with_each_periodic_task_that_it_sent(tmp_path: Pat
     assert re.fullmatch(r"leasehold: beat has sent nothing for [67]\d s", late.complaints[0])
     after_task_publish.send("leasehold.ticks.tick")
     assert ask("beat").status == 0
+
+
+def test_the_process_foresight_is_late_if_it_has_published_nothing(tmp_path: Path, ask: Ask) -> None:
+    file = tmp_path / "foresight"
+    AliveFile(file, "foresight", 90.0, read_monotonic() - 80)
+    assert ask("foresight", CELERY__ALIVE_FILE=str(file)).status == 0
+    AliveFile(file, "foresight", 90.0, read_monotonic() - 200)
+    found = ask("foresight")
+    assert found.status == 1
+    assert re.fullmatch(r"leasehold: foresight has published nothing for 20\d s", found.complaints[0])
 
 
 def test_a_beat_file_that_cannot_be_written_is_reported_at_once(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ ROOT: Final = Path(__file__).parents[2]
 COPIED: Final = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Procfile")
 FOLDERS: Final = ("examples", "leasehold", "tasks", "workers", "scheduler", "emulator", "compose")
 WORKERS: Final = ("reservations", "ticks", "launch", "health", "terminate")
-OURS: Final = (*WORKERS, "beat", "beat-2", "flower", "console", "metrics", "emulator")
+OURS: Final = (*WORKERS, "beat", "beat-2", "foresight", "flower", "console", "metrics", "emulator")
 SECOND_HOST: Final = (*WORKERS, "beat")
 PAGE: Final = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
 REGION: Final = "eu-central-1"

@@ -76,6 +76,13 @@ def test_a_read_sends_one_message_and_does_not_wait_for_its_end(store: SqlStore,
     assert ask(store, idle) == 0
 
 
+def test_commit_is_in_no_message_that_is_sent_again_after_a_loss(store: SqlStore, sent: list[int]) -> None:
+    """A message with BEGIN is sent again if the connection was lost. With COMMIT in it, writes could happen twice."""
+    with open_session(store.engine, store._dialect, writes=True) as session:
+        session.fetch_later(text("SELECT 1"))
+    assert sent == [1, 1]
+
+
 def test_a_late_write_that_fails_leaves_nothing(store: SqlStore) -> None:
     with store.transaction() as transaction:
         transaction.save_answers([StoredAnswer("q1", NOW, {})])
