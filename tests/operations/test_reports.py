@@ -49,6 +49,15 @@ class TestConfirm:
         assert view is not None
         assert {row.id: row.phase for row in view.reservations.values()} == {"r1": "pending", "r2": "leased"}
 
+    def test_a_report_whose_transaction_began_before_the_assignment_that_it_contradicts_is_no_old_report(self) -> None:
+        """A transaction reads its time before it waits for the rows that the assignment has locked."""
+        harness = QuotaHarness().with_leased("r1")
+        harness.submit("r2")
+        harness.now -= 0.25
+        assert harness.ask("confirm", reservation="r2", slot="lab-1")["phase"] == "leased"
+        assert (harness.holders(), harness.phase("r1")) == ({"lab-1": ["r2"]}, "pending")
+        assert harness.row("r2").confirmed_at == harness.now + 0.25
+
     def test_the_answer_for_an_unknown_reservation_names_no_phase(self) -> None:
         harness = QuotaHarness().with_leased("r1")
         assert harness.ask("confirm", reservation="ghost", slot="lab-1") == UNKNOWN_ANSWER

@@ -48,30 +48,34 @@ def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reserv
     database does not have is not created; the slot then takes no lease until a report `idle`. The report also counts as
     a heartbeat of a static host, because its sender has contact with the host (source: Orchard).
     """
-    at = _instant(work, document)
     if document.slot is not None and document.reservation not in work.reservations:
-        return _confirm_stranger(work, rules, document.reservation, find_slot(work, document.slot), at)
+        return _confirm_stranger(work, rules, document, find_slot(work, document.slot))
     current = find_alive(work, document)
     slots = {lease.slot for lease in current.leases if lease.state != "claimed"}
     if document.slot is None and current.phase == "pending":
         raise CommandRefused("slot", f"a slot that {current.id} is leased on", document.slot, "conflict")
     if document.slot is None or document.slot in slots:
-        return _confirm_there(work, rules, current, slots if document.slot is None else {document.slot}, at)
-    return _confirm_elsewhere(work, rules, current, find_slot(work, document.slot), at)
+        there = slots if document.slot is None else {document.slot}
+        at = _find_instant(work, document, _known_since(current))
+        return current if at is None else _confirm_there(work, rules, current, there, at)
+    return _confirm_elsewhere(work, rules, document, current, find_slot(work, document.slot))
 
 
-def _instant(work: UnitOfWork, document: ConfirmDocument | AbsentDocument | IdleDocument) -> float:
+def _find_instant(
+    work: UnitOfWork, document: ConfirmDocument | AbsentDocument | IdleDocument, known_since: float
+) -> float | None:
     """Return the time that a report describes, in seconds since the epoch; now if the report has none. A time in the
-    future counts as now.
+    future counts as now. Return None if the report describes a time before `known_since`: it is then without effect.
     """
-    return work.now if document.as_of is None else min(document.as_of, work.now)
+    if document.as_of is None or document.as_of >= work.now:
+        # A transaction reads its time before it waits for its locks, so the stored rows may be from a later time.
+        return max(work.now, known_since)
+    return document.as_of if document.as_of >= known_since else None
 
 
 def _confirm_there(
     work: UnitOfWork, rules: Rules, current: Reservation, slots: Iterable[str], at: float
 ) -> Reservation:
-    if at < _known_since(current):
-        return current
     confirmed = msgspec.structs.replace(current, confirmed_at=at, unconfirmed=0)
     work.mark(confirmed)
     note_confirmed(work, confirmed)
@@ -116,7 +120,9 @@ def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float)
             work.mark(msgspec.structs.replace(slot, last_seen=heard))
 
 
-def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, at: float) -> Reservation:
+def _confirm_elsewhere(
+    work: UnitOfWork, rules: Rules, document: ConfirmDocument, current: Reservation, slot: Slot
+) -> Reservation:
     """Lease a reservation, which is pending or leased on another slot, on the slot where it was reported to run. If the
     report is older than what is known, change nothing. Return the new row.
 
@@ -129,7 +135,8 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
         raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}", "conflict")
     if len(instances) != 1:
         raise CommandRefused("slot", f"one of the slots that {current.id} is leased on", slot.id, "conflict")
-    if at < max(_known_since(current), _occupied_since(work, slot)):
+    at = _find_instant(work, document, max(_known_since(current), _occupied_since(work, slot)))
+    if at is None:
         return current
     given = {**pool.default_resources, **instances[0].component.resources}
     placement = Placement(instances[0].name, slot.id, slot.epoch, given)
@@ -224,10 +231,12 @@ def _contradict(work: UnitOfWork, rules: Rules, other: Reservation, at: float) -
     _date_freed_slots(work, other.leases, at)
 
 
-def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at: float) -> UnknownReservation:
+def _confirm_stranger(work: UnitOfWork, rules: Rules, document: ConfirmDocument, slot: Slot) -> UnknownReservation:
+    name = document.reservation
     if slot.state not in HOLDING:
         raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}", "conflict")
-    if at >= _occupied_since(work, slot):
+    at = _find_instant(work, document, _occupied_since(work, slot))
+    if at is not None:
         for current in _list_users(work, slot):
             _contradict(work, rules, current, at)
         seen = work.slots[slot.id]
@@ -248,8 +257,8 @@ def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservat
     if current is None:
         return UnknownReservation(document.reservation)
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
-    at = _instant(work, document)
-    if (current.phase in ENDED and not waits_for_restart) or at < _known_since(current):
+    at = _find_instant(work, document, _known_since(current))
+    if (current.phase in ENDED and not waits_for_restart) or at is None:
         return current
     ended = end_reservation(work, rules, current, "released", "absent", clean=False)
     _date_freed_slots(work, current.leases, at)
@@ -264,8 +273,8 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
     because its holder may still start.
     """
     slot = find_slot(work, document.slot)
-    at = _instant(work, document)
-    if slot.state not in HOLDING or at < _occupied_since(work, slot):
+    at = _find_instant(work, document, _occupied_since(work, slot))
+    if slot.state not in HOLDING or at is None:
         return slot
     for current in _list_users(work, slot, claims=False):
         if current.confirmed_at is not None:
