@@ -1,269 +1,228 @@
-"""How good forecasts are: `python -m bench.foresight LOG`.
+"""Run times, the starvation guard and forecasts of starts: `python -m bench.foresight --kth LOG --nasa LOG`.
 
-A log is played with the engine (`scheduler.simulation`). Each reservation that waits after the tick of its submission
-gets a forecast. Those that wait for more than 60 s are compared with it: how many start within the 80 % interval, how
-wide it is, and its pinball loss (the sum at 10 and 90 %). The baseline are the 10 and 90 % quantiles of the last 500
-waits, with the same margins.
+The table compares what was asked with what is reached on two logs of the Parallel Workloads Archive: KTH-SP2 on 100
+hosts, NASA iPSC/860 on 128. Each log is played with the engine. The rows about the guard are waits (`bench._guard`),
+those about forecasts how well these were kept (`bench._forecasts`), and the last ones what forecasts cost. Rows without
+their log are left out. `python -m bench.foresight LOG` measures the forecasts on any other log.
 """
 
 import argparse
 import json
-from bisect import bisect_left, insort
-from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from math import inf
 from pathlib import Path
-from random import Random
-from resource import RUSAGE_SELF, getrusage
-from statistics import median
-from time import process_time
-from typing import Final
+from typing import Any, Final
 
-from msgspec.structs import replace as replace_fields
+from bench._forecasts import Cost, Played, Quality, judge, measure_cost, play_forecasts
+from bench._guard import Waits, find_worst, play_easy, play_guard
+from bench._logs import Log
+from scheduler.foresight.forecaster import PLAYS, SHORT_WAIT
 
-from scheduler.foresight.forecaster import PLAYS, SHORT_WAIT, Forecaster
-from scheduler.foresight.margins import Margins, Outcome, Waits
-from scheduler.foresight.quality import find_loss
-from scheduler.model.reservations import Component, Lease, Request, Reservation
-from scheduler.model.rules import read_rules
-from scheduler.model.run_times import RunTimes, list_classes
-from scheduler.model.slots import Slot
-from scheduler.model.view import Row, View
-from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.fleet import Fleet, make_fleet
-from scheduler.simulation.trace import TracePlay
-from scheduler.simulation.workload import RequestedTimes, Workload, read_workload
-
-WEEK: Final = 7 * 86_400.0
-LEAST_A_WEEK: Final = 30
-LAST_WAITS: Final = 500
-SYSTEM: Final = "linux"
-INTERVAL: Final = 30.0
-"""Seconds between two runs of the process."""
+PARTS: Final = ("guard", "forecasts", "cost")
 COST_PLAYS: Final = 2
+KTH_JOBS, KTH_MORE_JOBS, KTH_HOSTS, NASA_HOSTS = 5_000, 6_000, 100, 128
+NASA_FACTOR: Final = 0.6
+"""Of the time between arrivals, for forecasts: as the log is, hardly anything waits."""
+
+Bounds = tuple[float, float]
+Step = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A wait and the interval that was forecast for it, in seconds."""
+class Row:
+    """One figure that was asked for: what is reached, and between what it must be, and should be."""
 
-    submitted_at: float
-    seconds: float
-    low: float
-    high: float
-
-    @property
-    def is_hit(self) -> bool:
-        return self.low <= self.seconds <= self.high
+    what: str
+    reached: float
+    least: Bounds
+    aim: Bounds | None = None
+    unit: str = "s"
 
     @property
-    def loss(self) -> float:
-        """The sum of the pinball losses at 10 and 90 %."""
-        return find_loss(0.1, self.low, self.seconds) + find_loss(0.9, self.high, self.seconds)
+    def result(self) -> str:
+        if self.aim is not None and self.aim[0] <= self.reached <= self.aim[1]:
+            return "aim"
+        return "reached" if self.least[0] <= self.reached <= self.least[1] else "missed"
+
+    def list_cells(self) -> tuple[str, ...]:
+        """Return the texts of the row."""
+        aim = "" if self.aim is None else self._show_bounds(self.aim)
+        return self.what, self._show_bounds(self.least), aim, self._show(self.reached), self.result
+
+    def _show_bounds(self, bounds: Bounds) -> str:
+        low, high = bounds
+        if low == -inf:
+            return self._show(high)
+        return f"{self._show(low)} to {self._show(high)}" if high < inf else f"from {self._show(low)}"
+
+    def _show(self, value: float) -> str:
+        match self.unit:
+            case "%":
+                return f"{100 * value:.3g} %"
+            case "×":
+                return f"{value:.2f} ×"
+            case "s" | "MiB":
+                return f"{value:,.0f} {self.unit}"
+            case _:
+                return f"{value:.2g} {self.unit}"
 
 
-@dataclass(frozen=True)
-class Quality:
-    """How good intervals are."""
-
-    count: int
-    coverage: float
-    width: float
-    loss: float
-    weeks: int
-    near: float
-    """The share of the weeks whose coverage is 70 to 90 %."""
-    nearer: float
-    """The share of the weeks whose coverage is 75 to 85 %."""
+HEAD: Final = ("what", "at least", "aim", "reached", "result")
 
 
-def judge(judged: Sequence[Judged]) -> Quality:
-    """Return how good these intervals are."""
-    weeks: dict[int, list[bool]] = {}
-    for each in judged:
-        weeks.setdefault(int(each.submitted_at // WEEK), []).append(each.is_hit)
-    shares = [sum(hits) / len(hits) for hits in weeks.values() if len(hits) >= LEAST_A_WEEK]
-    count = max(1, len(judged))
-    return Quality(
-        len(judged),
-        sum(each.is_hit for each in judged) / count,
-        median([each.high - each.low for each in judged] or [0.0]),
-        sum(each.loss for each in judged) / count,
-        len(shares),
-        sum(0.7 <= each <= 0.9 for each in shares) / max(1, len(shares)),
-        sum(0.75 <= each <= 0.85 for each in shares) / max(1, len(shares)),
+def list_steps(kth: Path | None, nasa: Path | None, plays: int, parts: Iterable[str]) -> Mapping[str, Step]:
+    """Return what has to be measured, by name. The longest ones come first."""
+    steps: dict[str, Step] = {}
+    if kth is not None and "guard" in parts:
+        log, more = Log(kth, KTH_HOSTS, KTH_JOBS), Log(kth, KTH_HOSTS, KTH_MORE_JOBS)
+        steps |= {
+            "strict": partial(play_guard, log, "strict"),
+            "shadow": partial(play_guard, log, "shadow"),
+            "limits": partial(play_guard, log, "shadow", "limit"),
+            "more limits": partial(play_guard, more, "shadow", "limit"),
+            "easy": partial(play_easy, log),
+            "more easy": partial(play_easy, more),
+        }
+    if nasa is not None and "guard" in parts:
+        steps |= {
+            "nasa strict": partial(play_guard, Log(nasa, NASA_HOSTS), "strict"),
+            "nasa shadow": partial(play_guard, Log(nasa, NASA_HOSTS), "shadow"),
+        }
+    if nasa is not None and "forecasts" in parts:
+        steps["nasa forecasts"] = partial(play_forecasts, Log(nasa, NASA_HOSTS, None, NASA_FACTOR), plays, None)
+    if kth is not None and "forecasts" in parts:
+        steps["forecasts"] = partial(play_forecasts, Log(kth, KTH_HOSTS, KTH_JOBS), plays, "expected")
+    if "cost" in parts:
+        steps["cost"] = partial(measure_cost, 10_000, 100_000, COST_PLAYS)
+    return steps
+
+
+def list_rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of what was measured, in the order of the table."""
+    if "shadow" in found:
+        yield from _list_waits("KTH, 5,000, no input of users", found["shadow"], (12_000, 160_000), (9_000, 125_000))
+        yield from _list_waits("KTH, 5,000, limits", found["limits"], (10_000, 125_000), (9_000, 112_000))
+        ours, easy = found["more limits"], found["more easy"]
+        ratios = Waits(ours.mean / easy.mean, ours.p99 / easy.p99, {})
+        yield from _list_waits("KTH, 6,000, limits, against EASY", ratios, (1.2, 1.2), (1.0, 1.0), "×")
+    if "nasa shadow" in found:
+        seconds, _ = find_worst(found["nasa strict"], found["nasa shadow"])
+        yield Row("NASA, accounts, p95 beyond strict: the most", seconds, (-inf, 60))
+    if "shadow" in found:
+        _, factor = find_worst(found["strict"], found["shadow"])
+        yield Row("KTH, accounts, p95 against strict: the most", factor, (-inf, 1.1), unit="×")
+    for name, step in (("KTH, requested times", "forecasts"), ("NASA, arrivals × 0.6", "nasa forecasts")):
+        if step in found:
+            yield from _list_forecasts(name, found[step])
+    if "cost" in found:
+        cost: Cost = found["cost"]
+        yield Row("forecasts, 10,000 × 100,000: cores", cost.cores, (-inf, 1), (-inf, 0.3), "cores")
+        yield Row("the same: memory beside the view", cost.mebibytes, (-inf, 954), unit="MiB")
+
+
+def _list_waits(what: str, waits: Waits, least: Bounds, aim: Bounds, unit: str = "s") -> Iterator[Row]:
+    yield Row(f"{what}: mean wait", waits.mean, (-inf, least[0]), (-inf, aim[0]), unit)
+    yield Row("the same: p99", waits.p99, (-inf, least[1]), (-inf, aim[1]), unit)
+
+
+def _list_forecasts(name: str, played: Played) -> Iterator[Row]:
+    found, other = judge(played.forecast), judge(played.baseline)
+    yield Row(f"forecasts, {name}: coverage of 80 %", found.coverage, (0.77, 0.83), unit="%")
+    yield Row(f"the same: weeks with 70 to 90 %, of {found.weeks}", found.near, (0.8, inf), unit="%")
+    yield Row("the same: weeks with 75 to 85 %", found.nearer, (0, inf), (0.8, inf), unit="%")
+    yield Row("the same: median width", _divide(found.width, other.width), (-inf, 0.35), (-inf, 0.25), "×")
+    yield Row("the same: pinball loss", _divide(found.loss, other.loss), (-inf, 0.3), (-inf, 0.2), "×")
+
+
+def _divide(ours: float, others: float) -> float:
+    return ours / max(1.0, others)
+
+
+def describe_step(name: str, found: Any) -> Iterator[str]:
+    """Yield lines with the figures of one step."""
+    match found:
+        case Waits():
+            yield f"{name}: waits, mean {found.mean:,.0f} s, p99 {found.p99:,.0f} s, {len(found.accounts)} accounts"
+        case Cost():
+            yield f"{name}: CPU seconds, 10,000 leased slots, 100,000 waiting"
+            yield f"  count the view {found.counted:.2f}   one play {found.play:.2f}   all answers {found.answers:.2f}"
+            yield f"  memory beside the view {found.mebibytes:,.0f} MiB"
+            yield f"  cores, with one run of {COST_PLAYS} plays: {found.cores:.2f}"
+        case Played():
+            yield from describe(name, found)
+
+
+def describe(name: str, found: Played) -> Iterator[str]:
+    """Yield lines about the forecasts of a log."""
+    ours, other = judge(found.forecast), judge(found.baseline)
+    yield f"{name}: {ours.count:,} waits of more than {SHORT_WAIT:g} s with a forecast, {found.unknown:,} without"
+    for kind, each in (("forecast", ours), ("baseline", other)):
+        yield f"  {kind}  {_show_quality(each)}"
+    width, loss = _divide(ours.width, other.width), _divide(ours.loss, other.loss)
+    yield f"  ratio     width {width:.3f}   pinball loss {loss:.3f}   CPU time {found.cpu_seconds:,.0f} s"
+
+
+def _show_quality(each: Quality) -> str:
+    return (
+        f"coverage {each.coverage:6.1%}   width {each.width:10,.0f} s   loss {each.loss:9,.0f} s   "
+        f"weeks {each.weeks}, with 70-90 %: {each.near:.0%}, with 75-85 %: {each.nearer:.0%}"
     )
 
 
-class LastWaits:
-    """The baseline: the quantiles of the last waits, with margins."""
-
-    def __init__(self) -> None:
-        self._last, self._ordered = deque[float](), list[float]()
-        self._margins = Margins()
-        self._open: dict[str, tuple[Waits, Waits | None]] = {}
-
-    def predict(self, name: str) -> tuple[float, float] | None:
-        """Return the interval of a reservation that is submitted now; None: too little is known."""
-        if not self._ordered:
-            return None
-        count = len(self._ordered)
-        waits = Waits(*(self._ordered[min(count - 1, int(share * count))] for share in (0.1, 0.5, 0.9, 0.95)))
-        given = self._margins.widen(waits) if self._margins.are_known else None
-        self._open[name] = waits, given
-        return None if given is None else (given.low, given.high)
-
-    def note(self, name: str, seconds: float) -> None:
-        """Count the wait of a reservation that has started."""
-        known = self._open.pop(name, None)
-        if seconds <= SHORT_WAIT:
-            return
-        if known is not None:
-            self._margins.note(Outcome(known[0], seconds), known[1])
-        self._last.append(seconds)
-        insort(self._ordered, seconds)
-        if len(self._last) > LAST_WAITS:
-            del self._ordered[bisect_left(self._ordered, self._last.popleft())]
-
-
-class ForecastPlay(TracePlay):
-    """A run of a trace in which each reservation that waits gets a forecast at its submission."""
-
-    def __init__(self, workload: Workload, fleet: Fleet, plays: int, requested_times: RequestedTimes | None) -> None:
-        self.forecaster, self.baseline, self._plays = Forecaster(), LastWaits(), plays
-        self._asked: dict[str, tuple[float, tuple[float, float] | None, tuple[float, float] | None]] = {}
-        self.judged: list[Judged] = []
-        self.judged_baseline: list[Judged] = []
-        self.unknown = 0
-        self.cpu_seconds = 0.0
-        self._seen_sequence = 0
-        super().__init__(workload, fleet, requested_times=requested_times)
-
-    def _play_instant(self, now: float) -> None:
-        super()._play_instant(now)
-        began = process_time()
-        view = self.cluster.ports.view_cache.load()
-        if view is None:
-            return
-        for name in [each for each in self._asked if each not in view.by_phase["pending"]]:
-            self._settle(name, view.reservations.get(name))
-        new = [each for each in view.by_phase["pending"].values() if each.sequence > self._seen_sequence]
-        if view.reservations:
-            self._seen_sequence = max(self._seen_sequence, *(each.sequence for each in view.reservations.values()))
-        self.forecaster.see(view, self.cluster.ports.rules(), "", now)
-        if new:
-            self.forecaster.play(self._plays, [each.id for each in new])
-        for row in new:
-            found = self.forecaster.answer(row)
-            interval = None
-            if not found.unknown:
-                interval = found.low - now, found.high - now
-            self._asked[row.id] = now, interval, self.baseline.predict(row.id)
-        self.cpu_seconds += process_time() - began
-
-    def _settle(self, name: str, row: Reservation | None) -> None:
-        at, interval, other = self._asked.pop(name)
-        if row is None or row.leased_at is None:
-            return
-        seconds = row.leased_at - at
-        self.baseline.note(name, seconds)
-        if seconds <= SHORT_WAIT:
-            return
-        self.unknown += interval is None
-        if interval is not None and other is not None:
-            self.judged.append(Judged(at, seconds, *interval))
-            self.judged_baseline.append(Judged(at, seconds, *other))
-
-
-def play_log(
-    path: Path, hosts: int, limit: int | None, factor: float, plays: int, requested_times: RequestedTimes | None
-) -> ForecastPlay:
-    """Play a log on static hosts of one cpu each. `factor`: of the time between arrivals."""
-    pool = {"provider": "static", "system": SYSTEM, "resources": {"cpus": 1}, "max_slots": hosts}
-    fleet = make_fleet({"pools": {"hosts": pool}}, CloudDocument())
-    workload = read_workload(path, hosts, limit=limit, skip_bad=True)
-    begin = workload.begins_at
-    jobs = [replace(each, submit_seconds=(each.submit_seconds - begin) * factor) for each in workload.jobs]
-    found = ForecastPlay(replace(workload, jobs=tuple(jobs)), fleet, plays, requested_times)
-    found.play()
+def measure(steps: Mapping[str, Step]) -> Mapping[str, Any]:
+    """Measure all steps, each in a process of its own, and print what each one finds."""
+    found = {}
+    with ProcessPoolExecutor(os.cpu_count(), max_tasks_per_child=1) as processes:
+        names = {processes.submit(step): name for name, step in steps.items()}
+        for each in as_completed(names):
+            found[names[each]] = each.result()
+            print("\n".join(describe_step(names[each], found[names[each]])), flush=True)
     return found
 
 
-def describe(name: str, found: Quality, baseline: Quality) -> Iterable[str]:
-    """Yield the lines of a log's table."""
-    yield f"{name}: {found.count:,} waits of more than {SHORT_WAIT:g} s with a forecast"
-    for kind, each in (("forecast", found), ("baseline", baseline)):
-        yield (
-            f"  {kind}  coverage {each.coverage:6.1%}   width {each.width:10,.0f} s   loss {each.loss:9,.0f} s   "
-            f"weeks {each.weeks}, with 70-90 %: {each.near:.0%}, with 75-85 %: {each.nearer:.0%}"
-        )
-    width, loss = found.width / max(1.0, baseline.width), found.loss / max(1.0, baseline.loss)
-    yield f"  ratio     width {width:.3f} (at most 0.35, aim 0.25)   pinball loss {loss:.3f} (at most 0.30, aim 0.20)"
+def show_table(rows: Iterable[Row]) -> str:
+    """Return the table in the form of the pages."""
+    lines = [" | ".join(cells) for cells in (HEAD, *(row.list_cells() for row in rows))]
+    lines.insert(1, "|".join(["---"] * len(HEAD)))
+    return "\n".join(f"| {line} |" if line[0] != "-" else f"|{line}|" for line in lines)
 
 
-def measure_cost(slots: int, waiting: int, plays: int) -> Iterable[str]:
-    """Yield what forecasts cost on a fleet in which each slot is leased and this many reservations wait."""
-    pool = {"provider": "static", "system": SYSTEM, "max_slots": slots, "max_leases_per_slot": 1}
-    rules = read_rules({"pools": {"hosts": pool}})
-    random, now = Random(1), 1e9
-    rows: list[Row] = []
-    times: dict[str, RunTimes] = {}
-    for number in range(slots + waiting):
-        component = Component(name="main", count=1 if number < slots else random.choice((1, 1, 1, 2, 4, 8)))
-        request = Request(system=SYSTEM, account=f"a{number % 50}", components=(component,))
-        row = Reservation(id=f"r{number}", sequence=number, request=request, created_at=now - 60 + number / 1e4)
-        if number < slots:
-            lease = Lease(component="main", slot=f"hosts-{number}", epoch=1, token=1, assigned_at=now - 60)
-            row = replace_fields(row, phase="leased", leased_at=now - 600 * random.random(), leases=(lease,))
-            rows.append(Slot(id=f"hosts-{number}", pool="hosts", state="ready", epoch=1))
-        rows.append(row)
-        for name in list_classes(request, None):
-            times.setdefault(name, RunTimes(id=name, seconds=tuple(random.expovariate(1e-3) for _ in range(30))))
-    view, forecaster = View([*rows, *times.values()]), Forecaster()
-    before = getrusage(RUSAGE_SELF).ru_maxrss
-    began = process_time()
-    forecaster.see(view, rules, "", now)
-    forecaster.play(0)
-    counted = process_time()
-    forecaster.play(plays)
-    played = process_time()
-    for row in view.waiters.list()[0]:
-        forecaster.answer(row)
-    done = process_time()
-    grown = (getrusage(RUSAGE_SELF).ru_maxrss - before) / 1024
-    yield f"{slots:,} leased slots, {waiting:,} waiting: CPU seconds"
-    yield f"  count the view {counted - began:.2f}   one play {(played - counted) / plays:.2f}"
-    yield f"  all answers {done - played:.2f}   memory beside the view {grown:,.0f} MiB"
-    yield f"  cores, with one run of {plays} plays in {INTERVAL:g} s: {(done - began) / INTERVAL:.2f}"
+def save(path: Path, played: Played) -> None:
+    """Write each wait with its interval and that of the baseline, a JSON list in each line."""
+    lines = [
+        json.dumps([one.submitted_at, one.seconds, one.low, one.high, other.low, other.high])
+        for one, other in zip(played.forecast, played.baseline, strict=True)
+    ]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def main() -> None:
-    """Play the logs and print how good the forecasts are."""
+    """Measure the table, or the forecasts on one log."""
     parser = argparse.ArgumentParser(prog="python -m bench.foresight", description=__doc__.partition("\n")[0])
-    parser.add_argument("logs", type=Path, nargs="*", metavar="LOG")
-    parser.add_argument("--hosts", type=int, default=100, help="number of hosts of one cpu")
-    parser.add_argument("--limit", type=int, help="number of jobs to play, from the first one; default: all")
-    parser.add_argument("--arrivals", type=float, default=1.0, metavar="FACTOR", help="of the time between arrivals")
-    parser.add_argument("--plays", type=int, default=PLAYS, help="number of plays for a forecast")
-    parser.add_argument("--requested-times", action="store_true", help="requested times become `expected_runtime`")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write each wait and interval as JSON lines")
-    parser.add_argument("--cost", action="store_true", help="measure the cost at 10,000 slots and 100,000 waiting")
+    parser.add_argument("--kth", type=Path, metavar="LOG", help="the log KTH-SP2, for the table")
+    parser.add_argument("--nasa", type=Path, metavar="LOG", help="the log NASA iPSC/860, for the table")
+    parser.add_argument("--only", choices=PARTS, action="append", help="a part of the table; may be given repeatedly")
+    parser.add_argument("--plays", type=int, default=PLAYS, help="number of plays for a forecast; default: %(default)s")
+    other = parser.add_argument_group("the forecasts on any log, without the table")
+    other.add_argument("log", type=Path, nargs="?", metavar="LOG")
+    other.add_argument("--hosts", type=int, default=100, help="number of hosts of one cpu; default: %(default)s")
+    other.add_argument("--limit", type=int, help="number of jobs to play, from the first one; default: all")
+    other.add_argument("--arrivals", type=float, default=1.0, metavar="FACTOR", help="of the time between arrivals")
+    other.add_argument("--requested-times", action="store_true", help="requested times become `expected_runtime`")
+    other.add_argument("--save", type=Path, metavar="FILE", help="write each wait and interval as JSON lines")
     given = parser.parse_args()
-    if given.cost:
-        print("\n".join(measure_cost(10_000, 100_000, COST_PLAYS)))
-    requested: RequestedTimes | None = "expected" if given.requested_times else None
-    for path in given.logs:
-        played = play_log(path, given.hosts, given.limit, given.arrivals, given.plays, requested)
-        print("\n".join(describe(path.name, judge(played.judged), judge(played.judged_baseline))))
-        print(
-            f"  without a forecast: {played.unknown:,} waits   CPU time of the forecasts: {played.cpu_seconds:,.0f} s"
-        )
-        if given.save is not None:
-            with given.save.open("w", encoding="utf-8") as file:
-                for one, other in zip(played.judged, played.judged_baseline, strict=True):
-                    file.write(
-                        json.dumps([one.submitted_at, one.seconds, one.low, one.high, other.low, other.high]) + "\n"
-                    )
+    if given.log is None:
+        print(show_table(list_rows(measure(list_steps(given.kth, given.nasa, given.plays, given.only or PARTS)))))
+        return
+    log = Log(given.log, given.hosts, given.limit, given.arrivals)
+    played = play_forecasts(log, given.plays, "expected" if given.requested_times else None)
+    print("\n".join(describe(given.log.name, played)))
+    if given.save is not None:
+        save(given.save, played)
 
 
 if __name__ == "__main__":
