@@ -7,6 +7,7 @@ later `leasehold release`. See docs/reference/client.md, "Keys".
 """
 
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -26,8 +27,6 @@ KEPT_SECONDS: Final = 90 * 86400.0
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 _BUSY_SECONDS: Final = 5.0
 _KEY_BYTES: Final = 32
-_MOST_NAMES: Final = 500
-"""The most ids of reservations that one SQLite statement looks up."""
 
 
 def find_keys_file() -> Path:
@@ -189,9 +188,9 @@ def _write(database: sqlite3.Connection, fresh: dict[str, str], *, replace: bool
 
 
 def _read(database: sqlite3.Connection, names: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for start in range(0, len(names), _MOST_NAMES):
-        some = names[start : start + _MOST_NAMES]
-        marks = ", ".join("?" * len(some))
-        found |= database.execute(f"SELECT reservation, key FROM keys WHERE reservation IN ({marks})", some)  # noqa: S608
-    return found
+    # As JSON, because SQLite takes a limited number of values, and no text that UTF-8 cannot encode.
+    wanted = json.dumps(names, default=str)
+    found = database.execute(
+        "SELECT reservation, key FROM keys WHERE reservation IN (SELECT value FROM json_each(?))", (wanted,)
+    )
+    return dict(found.fetchall())

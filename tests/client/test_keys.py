@@ -1,18 +1,19 @@
 """Keys: made for each reservation, stored in a private file of the user, and sent only to the stack."""
 
+import asyncio
 import hashlib
 import multiprocessing
 import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leasehold import Client, Refused
+from leasehold import AsyncClient, Client, Refused
 from leasehold.client.reservation_keys import Keys, find_keys_file, hash_key
 from scheduler.model.command_schemas import HolderDocument, ReservationDocument
 from scheduler.model.validation import InvalidInputError, read_document
@@ -227,6 +228,38 @@ def test_the_keys_of_many_reservations_are_found_in_one_look_at_the_file(
     monkeypatch.setattr(sqlite3, "connect", count)
     assert keys.find_all([*made, "unknown"]) == made
     assert len(opened) == 1
+
+
+def test_commands_that_are_made_at_the_same_time_look_into_the_file_together(
+    intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[list[str]] = []
+    find_all = Keys.find_all
+
+    def count(keys: Keys, names: Iterable[str]) -> dict[str, str]:
+        looks.append(list(names))
+        return find_all(keys, looks[-1])
+
+    async def run() -> list[str | None]:
+        async with AsyncClient(intake.url, timeout=5) as client:
+            await client.reserve(id="asked", system="s", key="k" * 43)
+            return list(await asyncio.gather(*map(client.find_key, ["asked", "\ud800", "plain", "asked"])))
+
+    monkeypatch.setattr(Keys, "find_all", count)
+    assert asyncio.run(run()) == ["k" * 43, None, None, "k" * 43]
+    assert looks == [["asked", "\ud800", "plain"]]
+
+
+def test_a_look_for_keys_that_fails_fails_for_each_command(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_keys: Keys, _names: Iterable[str]) -> dict[str, str]:
+        raise ValueError("no look")
+
+    async def run() -> list[str | BaseException | None]:
+        async with AsyncClient(intake.url, timeout=5) as client:
+            return list(await asyncio.gather(client.find_key("a"), client.find_key("b"), return_exceptions=True))
+
+    monkeypatch.setattr(Keys, "find_all", fail)
+    assert [str(each) for each in asyncio.run(run())] == ["no look", "no look"]
 
 
 def test_keys_without_a_usable_file_are_found_in_memory(tmp_path: Path) -> None:

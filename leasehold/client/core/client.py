@@ -86,11 +86,12 @@ class CoreClient(Commands, RuleRequests):
         self._gathering = Gathering(self._wire)
         self._rows = Gathered(self._reader.find_joined)
         self._waits = Gathered(self._find_waits)
+        self._stored_keys = Gathered(self._list_keys)
         self._hosts = AsyncHosts(self._wire, self._reader, self.timeout)
 
     def _reopen(self) -> None:
         """Open connections for another event loop: that of a child after a fork."""
-        LEFT_BEHIND.append((self._wire, self._reader, self._gathering, self._rows, self._waits))
+        LEFT_BEHIND.append((self._wire, self._reader, self._gathering, self._rows, self._waits, self._stored_keys))
         self._attach(self._access.open())
 
     def __repr__(self) -> str:
@@ -212,7 +213,11 @@ class CoreClient(Commands, RuleRequests):
 
         A holder on another host needs the key: pass it as `key` to the commands of a holder.
         """
-        return await self._use_keys(self._keys.find, reservation)
+        return await self._stored_keys.read(reservation)
+
+    async def _list_keys(self, ids: builtins.list[str], _expected: Collection[str]) -> builtins.list[str | None]:
+        found = await self._find_keys(ids)
+        return [found.get(name) for name in ids]
 
     async def _find_keys(self, reservations: Iterable[str]) -> Mapping[str, str]:
         return await self._use_keys(self._keys.find_all, reservations)

@@ -11,7 +11,6 @@ from typing import Generic, Self, TypeVar
 
 from leasehold.client.models import Reservation
 from leasehold.client.ports import Joined, Notices
-from leasehold.errors import LeaseholdError
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ class Gathered(Generic[T]):
             expected, self._expected = self._expected, set()
             try:
                 found = await self._find(list(wanted), expected)
-            except LeaseholdError as error:
+            except Exception as error:  # noqa: BLE001 - each reader gets it
                 for future in wanted.values():
                     future.set_exception(error)
                     # Retrieve the error: if every reader was cancelled, asyncio would warn that it was never retrieved.
