@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from celery.worker.consumer import Consumer as CeleryConsumer
 
-EVENT_SECONDS: Final = 0.02
+EVENT_SECONDS: Final = 0.2
 """Seconds for which Celery's events about tasks are collected. Each event contains the time at which it happened."""
 
 
