@@ -68,7 +68,7 @@ class Row:
             case "s" | "MiB":
                 return f"{value:,.0f} {self.unit}"
             case _:
-                return f"{value:.2g} {self.unit}"
+                return f"{value:.2g}"
 
 
 HEAD: Final = ("what", "at least", "aim", "reached", "result")
@@ -120,7 +120,7 @@ def list_rows(found: Mapping[str, Any]) -> Iterator[Row]:
             yield from _list_forecasts(name, found[step])
     if "cost" in found:
         cost: Cost = found["cost"]
-        yield Row("forecasts, 10,000 × 100,000: cores", cost.cores, (-inf, 1), (-inf, 0.3), "cores")
+        yield Row("forecasts, 10,000 × 100,000: cores", cost.cores, (-inf, 1), (-inf, 0.3), "")
         yield Row("the same: memory beside the view", cost.mebibytes, (-inf, 954), unit="MiB")
 
 

@@ -25,6 +25,8 @@ MOST_MOVED: Final = 0.3
 SECONDS: Final = 60.0
 """Is added to waits before they are compared, so that seconds do not count for much."""
 MOST: Final = 0.995
+ROUNDING: Final = 1e-3
+"""The seconds by which an end may lie beside a start that was predicted exactly, because logarithms are rounded."""
 
 
 class Waits(NamedTuple):
@@ -111,9 +113,9 @@ class Margins:
             each + end.sign * _find_score(sorted(outcome[number] for outcome in near), end.share)
             for number, (end, each) in enumerate(zip(self._ends, _list_ends(predicted), strict=True), 1)
         )
-        least = _unscale(low)
-        most = max(least, _unscale(high))
-        return Waits(least, min(max(predicted.median, least), most), most, max(most, _unscale(late)))
+        least = max(0.0, _unscale(low) - ROUNDING)
+        most = max(least, _unscale(high) + ROUNDING)
+        return Waits(least, min(max(predicted.median, least), most), most, max(most, _unscale(late) + ROUNDING))
 
 
 def _list_ends(predicted: Waits) -> tuple[float, float, float]:

@@ -213,6 +213,16 @@ def test_margins_keep_few_outcomes_and_hold_their_share() -> None:
     assert 0.76 < hits / (2 * KEPT) < 0.84
 
 
+def test_an_interval_of_exact_predictions_contains_the_start() -> None:
+    margins = Margins()
+    for number in range(2 * LEAST):
+        seconds = 70.0 + 30 * number
+        given = margins.widen(Waits(*[seconds] * 4))
+        assert given.low < seconds < given.high
+        assert given.high - given.low < 0.01
+        margins.note(Outcome(Waits(*[seconds] * 4), seconds), given)
+
+
 def test_margins_of_short_waits_do_not_widen_long_ones() -> None:
     margins = Margins()
     for _ in range(200):
