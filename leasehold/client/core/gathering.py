@@ -12,7 +12,7 @@ from leasehold.errors import NotAnswered
 from scheduler.protocol.verbs import GATHERED
 
 MOST_ITEMS: Final = 200
-QUIET_ROUNDS: Final = 10
+QUIET_ROUNDS: Final = 16
 """Rounds of the event loop without a new request, after which callers with answers have made their next requests."""
 HELD_SECONDS: Final = 1.0
 """Seconds after which messages without an answer no longer hold back the requests that were made after them."""
