@@ -69,8 +69,8 @@ fuzz: .venv ## odd requests to the API and odd command lines: none may fail (REQ
 bench: .venv ## what was asked of the speed and what is reached, into docs/explanation/performance.md (QUICK=1)
 	@$(BIN)/python -m bench.targets $(if $(QUICK),--quick,--large) --write --picture docs/explanation/growth.svg
 
-benches: .venv ## run each benchmark by itself: bench/*.py except bench.targets, its tests and names with _ at the start
-	@set -e; for file in $$(ls bench/[!_]*.py 2>/dev/null | grep -v -e targets.py); do \
+benches: .venv ## run each benchmark by itself: bench/*.py without tests, bench.targets, bench.easy (needs a log)
+	@set -e; for file in $$(ls bench/[!_]*.py 2>/dev/null | grep -v -e targets.py -e easy.py -e test_); do \
 	    name=$$(basename $$file .py); echo "== bench.$$name"; $(BIN)/python -m bench.$$name; done
 
 lock: .venv ## make requirements.lock from pyproject.toml (UPGRADE=1 takes newer versions)

@@ -3,7 +3,8 @@
 The table compares what was asked with what is reached on two logs of the Parallel Workloads Archive: KTH-SP2 on 100
 hosts, NASA iPSC/860 on 128. Each log is played with the engine. The rows about the guard are waits (`bench._guard`),
 those about forecasts how well these were kept (`bench._forecasts`), and the last ones what forecasts cost. Rows without
-their log are left out. `python -m bench.foresight LOG` measures the forecasts on any other log.
+their log are left out. `--only live` compares a live stack with the simulation (`bench._live`), which takes 40 minutes.
+`python -m bench.foresight LOG` measures the forecasts on any other log.
 """
 
 import argparse
@@ -19,11 +20,16 @@ from typing import Any, Final
 
 from bench._forecasts import Cost, Played, Quality, judge, measure_cost, play_forecasts
 from bench._guard import Waits, find_worst, play_easy, play_guard
+from bench._live import Live, play_live
 from bench._logs import Log
 from scheduler.foresight.forecaster import PLAYS, SHORT_WAIT
 
 PARTS: Final = ("guard", "forecasts", "cost")
+LIVE: Final = "live"
+"""The part that is measured only if it is named."""
 COST_PLAYS: Final = 2
+LIVE_SECONDS: Final = 1_800.0
+"""For how long jobs come to the live stack. The last one starts about five minutes later."""
 KTH_JOBS, KTH_MORE_JOBS, KTH_HOSTS, NASA_HOSTS = 5_000, 6_000, 100, 128
 NASA_FACTOR: Final = 0.6
 """Of the time between arrivals, for forecasts: as the log is, hardly anything waits."""
@@ -65,7 +71,7 @@ class Row:
                 return f"{100 * value:.3g} %"
             case "×":
                 return f"{value:.2f} ×"
-            case "s" | "MiB":
+            case "s" | "MiB" | "waits":
                 return f"{value:,.0f} {self.unit}"
             case _:
                 return f"{value:.2g}"
@@ -96,6 +102,8 @@ def list_steps(kth: Path | None, nasa: Path | None, plays: int, parts: Iterable[
         steps["nasa forecasts"] = partial(play_forecasts, Log(nasa, NASA_HOSTS, None, NASA_FACTOR), plays, None)
     if kth is not None and "forecasts" in parts:
         steps["forecasts"] = partial(play_forecasts, Log(kth, KTH_HOSTS, KTH_JOBS), plays, "expected")
+    if LIVE in parts:
+        steps["live"] = partial(play_live, LIVE_SECONDS)
     if "cost" in parts:
         steps["cost"] = partial(measure_cost, 10_000, 100_000, COST_PLAYS)
     return steps
@@ -118,6 +126,12 @@ def list_rows(found: Mapping[str, Any]) -> Iterator[Row]:
     for name, step in (("KTH, requested times", "forecasts"), ("NASA, arrivals × 0.6", "nasa forecasts")):
         if step in found:
             yield from _list_forecasts(name, found[step])
+    if "live" in found:
+        live: Live = found["live"]
+        yield Row("forecasts, live stack: waits with a forecast", live.waits, (300, inf), unit="waits")
+        yield Row(
+            "the same: coverage beside the simulation's", abs(live.coverage - live.simulated), (0, 0.05), unit="%"
+        )
     if "cost" in found:
         cost: Cost = found["cost"]
         yield Row("forecasts, 10,000 × 100,000: cores", cost.cores, (-inf, 1), (-inf, 0.3), "")
@@ -152,6 +166,9 @@ def describe_step(name: str, found: Any) -> Iterator[str]:
             yield f"  count the view {found.counted:.2f}   one play {found.play:.2f}   all answers {found.answers:.2f}"
             yield f"  memory beside the view {found.mebibytes:,.0f} MiB"
             yield f"  cores, with one run of {COST_PLAYS} plays: {found.cores:.2f}"
+        case Live():
+            yield f"{name}: {found.waits} waits with a forecast, coverage {found.coverage:.1%}"
+            yield f"  in the simulation {found.simulated_waits}, {found.simulated:.1%}"
         case Played():
             yield from describe(name, found)
 
@@ -205,7 +222,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.foresight", description=__doc__.partition("\n")[0])
     parser.add_argument("--kth", type=Path, metavar="LOG", help="the log KTH-SP2, for the table")
     parser.add_argument("--nasa", type=Path, metavar="LOG", help="the log NASA iPSC/860, for the table")
-    parser.add_argument("--only", choices=PARTS, action="append", help="a part of the table; may be given repeatedly")
+    parser.add_argument(
+        "--only",
+        choices=(*PARTS, LIVE),
+        action="append",
+        help=f"a part of the table; may be given repeatedly; default: all but {LIVE}, which takes 40 minutes",
+    )
     parser.add_argument("--plays", type=int, default=PLAYS, help="number of plays for a forecast; default: %(default)s")
     other = parser.add_argument_group("the forecasts on any log, without the table")
     other.add_argument("log", type=Path, nargs="?", metavar="LOG")

@@ -7,8 +7,9 @@ import pytest
 
 from bench._forecasts import WEEK, Cost, Judged, LastWaits, Played, judge, play_forecasts
 from bench._guard import LEAST_JOBS, Waits, find_worst, play_easy, play_guard
+from bench._live import HOSTS, Live, make_jobs
 from bench._logs import Log
-from bench.foresight import PARTS, Row, list_rows, list_steps, measure, show_table
+from bench.foresight import LIVE, PARTS, Row, list_rows, list_steps, measure, show_table
 from scheduler.foresight.margins import LEAST
 
 MINUTE = 60
@@ -41,21 +42,36 @@ def test_a_figure_is_compared_with_its_bounds(row: Row, result: str) -> None:
 
 
 def test_every_step_has_rows() -> None:
-    steps = list_steps(LOG, LOG, 1, PARTS)
+    steps = list_steps(LOG, LOG, 1, (*PARTS, LIVE))
     waits, played = Waits(9_000, 100_000, {1: 30.0}), Played([], [], 0, 0.0)
-    found = {
-        name: played if "forecasts" in name else Cost(1, 2, 3, 4, 0.5) if name == "cost" else waits for name in steps
+    found = {name: played if "forecasts" in name else waits for name in steps} | {
+        "cost": Cost(1, 2, 3, 4, 0.5),
+        "live": Live(400, 0.75, 500, 0.81),
     }
     rows = list(list_rows(found))
-    assert len(rows) == 20
+    assert len(rows) == 22
     assert all(row.what in show_table(rows) for row in rows)
     text = show_table(rows)
     assert "| KTH, 6,000, limits, against EASY: mean wait | 1.20 × | 1.00 × | 1.00 × | aim |" in text
     assert "| forecasts, KTH, requested times: coverage of 80 % | 77 % to 83 % |  | 0 % | missed |" in text
 
 
+def test_the_live_stack_is_compared_with_the_simulation() -> None:
+    _, apart = list_rows({"live": Live(300, 0.75, 500, 0.81)})
+    assert (round(apart.reached, 6), apart.result) == (0.06, "missed")
+    found = list_rows({"live": Live(299, 0.84, 500, 0.8)})
+    assert [row.result for row in found] == ["missed", "reached"]
+
+
+def test_the_jobs_of_the_live_stack_are_more_than_its_machines_can_do() -> None:
+    seconds = 1_200.0
+    work = sum(each.run_seconds * each.processors for each in make_jobs(seconds).jobs)
+    assert seconds * HOSTS < work < 1.5 * seconds * HOSTS
+
+
 def test_a_row_without_its_log_is_left_out() -> None:
     assert set(list_steps(None, None, 1, PARTS)) == {"cost"}
+    assert set(list_steps(None, None, 1, [LIVE])) == {"live"}
     assert not set(list_steps(LOG, None, 1, PARTS)) & {"nasa strict", "nasa shadow", "nasa forecasts"}
     assert set(list_steps(LOG, LOG, 1, ("forecasts",))) == {"forecasts", "nasa forecasts"}
     assert list(list_rows({})) == []
