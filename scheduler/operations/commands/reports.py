@@ -55,9 +55,7 @@ def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reserv
     if document.slot is None and current.phase == "pending":
         raise CommandRefused("slot", f"a slot that {current.id} is leased on", document.slot, "conflict")
     if document.slot is None or document.slot in slots:
-        there = slots if document.slot is None else {document.slot}
-        at = _find_instant(work, document, _known_since(current))
-        return current if at is None else _confirm_there(work, rules, current, there, at)
+        return _confirm_there(work, rules, document, current, slots if document.slot is None else {document.slot})
     return _confirm_elsewhere(work, rules, document, current, find_slot(work, document.slot))
 
 
@@ -74,8 +72,11 @@ def _find_instant(
 
 
 def _confirm_there(
-    work: UnitOfWork, rules: Rules, current: Reservation, slots: Iterable[str], at: float
+    work: UnitOfWork, rules: Rules, document: ConfirmDocument, current: Reservation, slots: Iterable[str]
 ) -> Reservation:
+    at = _find_instant(work, document, _known_since(current))
+    if at is None:
+        return current
     confirmed = msgspec.structs.replace(current, confirmed_at=at, unconfirmed=0)
     work.mark(confirmed)
     note_confirmed(work, confirmed)
