@@ -21,6 +21,8 @@ BODY_SHA256: Final = "body_sha256"
 """Header of a message with the hash of its body. The worker that receives the message computes the hash itself and
 overwrites the sender's value.
 """
+RUN_VERSION: Final = "leasehold-run-1"
+"""First field of the signed bytes of a command that a host runs."""
 FRESH_SECONDS: Final = 3600.0
 """Largest difference in seconds between the signing time of a message (`signed_at`) and cluster time; a worker refuses
 an older or later signature.
@@ -40,6 +42,24 @@ class SignedFields(NamedTuple):
     message_id: str
     signed_at: str
     body_sha256: str
+
+
+class RunFields(NamedTuple):
+    """The fields of a command that its signature covers. A command is signed with the key of the host that asked for
+    it. `run`: the run of the host's agent. `nonce`: a random text that the host has made for this one request.
+    `command_sha256`: the hash of the command's text in lower-case hexadecimal.
+    """
+
+    cluster: str
+    principal: str
+    slot: str
+    machine: str
+    run: str
+    reservation: str
+    component: str
+    token: str
+    nonce: str
+    command_sha256: str
 
 
 def hash_body(body: bytes) -> str:
@@ -70,6 +90,21 @@ def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
     """
     given = signature.encode("utf-8", "surrogatepass")
     return hmac.compare_digest(sign(key, fields).encode(), given)
+
+
+def sign_run(key: bytes, fields: RunFields) -> str:
+    """Return the signature of a command with `key`: HMAC-SHA256 over RUN_VERSION and the fields as netstrings, in
+    lower-case hexadecimal.
+    """
+    return hmac.new(key, encode_canonically(RUN_VERSION, *fields), hashlib.sha256).hexdigest()
+
+
+def is_run_signed_by(key: bytes, fields: RunFields, signature: str) -> bool:
+    """Return whether `signature` is the signature of these fields with this key. The comparison takes the same time for
+    every wrong signature.
+    """
+    given = signature.encode("utf-8", "surrogatepass")
+    return hmac.compare_digest(sign_run(key, fields).encode(), given)
 
 
 def sign_headers(

@@ -9,17 +9,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scheduler.protocol.signing import (
+    RUN_VERSION,
     VERSION,
+    RunFields,
     SignedFields,
     encode_canonically,
     format_key_line,
     hash_body,
+    is_run_signed_by,
     is_signed_by,
     make_key,
     read_key,
     read_key_line,
     sign,
     sign_headers,
+    sign_run,
 )
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -27,6 +31,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=12)
 TEXTS = st.one_of(ANY_TEXT, st.text(st.sampled_from("012:,a"), max_size=8))
 TUPLES = st.lists(TEXTS, max_size=9).map(tuple)
 FIELDS = st.builds(SignedFields, *[TEXTS] * 7)
+RUNS = st.builds(RunFields, *[TEXTS] * 10)
 KEYS = st.binary(min_size=32, max_size=32)
 
 
@@ -105,6 +110,33 @@ def test_the_headers_are_those_of_the_specified_form() -> None:
     canonical = "".join(f"{len(field)}:{field}," for field in fields).encode()
     expected = hmac.new(key, canonical, hashlib.sha256).hexdigest()
     assert headers == {"principal": "alice", "cluster": "c1", "signed_at": "1790000000.25", "signature": expected}
+
+
+@given(fields=RUNS, key=KEYS, other=KEYS, place=st.integers(0, 9), text=TEXTS)
+def test_a_command_is_signed_for_one_key_and_one_request(
+    fields: RunFields, key: bytes, other: bytes, place: int, text: str
+) -> None:
+    assume(fields[place] != text)
+    assume(key != other)
+    signature = sign_run(key, fields)
+    changed = RunFields._make([*fields[:place], text, *fields[place + 1 :]])
+    assert is_run_signed_by(key, fields, signature)
+    assert not is_run_signed_by(key, changed, signature)
+    assert not is_run_signed_by(other, fields, signature)
+
+
+def test_the_signature_of_a_command_is_that_of_the_specified_form() -> None:
+    """Computed by the description alone, as an agent in another language does."""
+    key, digest = bytes(range(32)), hashlib.sha256(b'{"argv": ["true"]}').hexdigest()
+    fields = RunFields("c1", "lab-7", "lab-7", "m-1", "0-ab", "night-1", "main", "7", "n1", digest)
+    canonical = "".join(f"{len(field)}:{field}," for field in (RUN_VERSION, *fields)).encode()
+    assert sign_run(key, fields) == hmac.new(key, canonical, hashlib.sha256).hexdigest()
+
+
+def test_the_signature_of_a_command_is_none_of_a_message() -> None:
+    """The first field of the signed bytes keeps both apart, whatever the other fields are."""
+    message = encode_canonically(VERSION, *["x"] * 7)
+    assert not message.startswith(encode_canonically(RUN_VERSION))
 
 
 def test_a_made_key_is_read_back() -> None:
