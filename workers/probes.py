@@ -25,7 +25,7 @@ class Probes:
 
     A probe of the kind `none` passes if EC2's own status checks pass; `tcp`: if the port accepts a connection; `http`:
     if a GET of the path is answered with 2xx; `command`: if the command ends with status 0. A machine that does not run
-    or has no address yet is not ready.
+    or has no address yet is not ready. In a pool with agents, the machine is ready if its agent has registered.
     """
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
@@ -35,6 +35,8 @@ class Probes:
         pool = rules.pools.get(slot.pool)
         if pool is None or machine.state != "running":
             return False
+        if pool.agent:
+            return slot.machine == machine.id
         probe, address = pool.probe, pool.ec2.choose_address(machine)
         match probe.kind:
             case "none":

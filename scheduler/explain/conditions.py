@@ -35,6 +35,7 @@ _REASONS: Final = {
     "over_budget": "a budget does not allow it any more",
     "unconfigured": "its offering is not configured any more",
     "unhealthy": "it is unhealthy",
+    "silent": "its agent is silent",
     "unclean": "a lease on it was not released by its holder",
     "used_up": "its machine has had max_uses leases",
     "aged": "its machine is older than max_age",

@@ -216,6 +216,7 @@ SlotReason = Literal[
     "leaving",
     "unconfigured",
     "unhealthy",
+    "silent",
     "unclean",
     "used_up",
     "aged",

@@ -133,7 +133,7 @@ class Pool(Document):
     terminating_timeout: Seconds = 300.0
     """Time in the state `terminating` after which the termination is tried again."""
     offline_timeout: Seconds = 180.0
-    """Time without a heartbeat after which a static host counts as offline."""
+    """Time without a heartbeat after which a static host, or a machine with an agent, counts as offline."""
     error_cooldown: Seconds = 60.0
     """Time for which a slot in the state `error` is not launched. An offering that EC2 refused as misconfigured rests
     as long after the first and the second refusal in a row, then twice as long each time, up to 15 minutes.
@@ -178,6 +178,10 @@ class Pool(Document):
     """Where prices come from, which prices the pool pays at most, and which share of its slots is on-demand."""
     ec2: Ec2Rules = Ec2Rules()
     """How EC2 launches are built."""
+    agent: bool = False
+    """Whether the machines of an `ec2` pool run `leasehold host run`. A machine is then ready when its agent has
+    registered, counts as offline after `offline_timeout` without a heartbeat, and is replaced.
+    """
     probe: ProbeRules = ProbeRules()
     """How a booted machine is probed for readiness."""
     replacement: ReplacementRules = ReplacementRules()
@@ -208,6 +212,11 @@ class Pool(Document):
     def is_elastic(self) -> bool:
         """Whether Leasehold launches and terminates the machines of this pool; False for pools of static hosts."""
         return self.provider == "ec2"
+
+    @cached_property
+    def has_agents(self) -> bool:
+        """Whether agents on the hosts of this pool register, send heartbeats and read the leases of their slots."""
+        return self.agent or not self.is_elastic
 
     @cached_property
     def most_slots(self) -> int:
@@ -281,6 +290,7 @@ def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
     if pool.max_slots is not None and pool.min_slots > pool.max_slots:
         yield Fault("min_slots", f"at most max_slots ({pool.max_slots})", show(pool.min_slots))
     yield from _stopped_conflicts(pool)
+    yield from _agent_conflicts(pool)
     if pool.provider == "static" and pool.replacement.is_on:
         got = pool.replacement.model_dump(exclude_defaults=True)
         yield Fault("replacement", "nothing in a static pool (its machines are not launched)", show(got))
@@ -309,6 +319,17 @@ def _market_conflicts(pool: Pool) -> Iterator[Fault]:
         yield Fault(f"market.{key}", "a pool with spot and on-demand offerings", got)
     if rules.spot_again_after and not pool.on_demand_after:
         yield Fault("market.spot_again_after", "0 in a pool without `on_demand_after`", f"{rules.spot_again_after:g}")
+
+
+def _agent_conflicts(pool: Pool) -> Iterator[Fault]:
+    if pool.agent and pool.provider == "static":
+        yield Fault("agent", "false in a static pool (its hosts have agents in any case)", show(pool.agent))
+    if pool.agent and pool.probe.kind != "none":
+        yield Fault(
+            "probe.kind",
+            "none in a pool with agents (a machine is ready when its agent has registered)",
+            pool.probe.kind,
+        )
 
 
 def _stopped_conflicts(pool: Pool) -> Iterator[Fault]:

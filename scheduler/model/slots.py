@@ -145,8 +145,8 @@ class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     zone: str | None = None
     subnet: str | None = None
     machine: str | None = None
-    """Id of the machine, as a static host registered it. The id is kept while the host is away, so that no other host
-    gets the slot.
+    """Id of the machine, as the agent on it registered it: for a launched machine the instance id. The id of a static
+    host is kept while the host is away, so that no other host gets the slot.
     """
     uses: int = 0
     """Number of leases that the slot's present machine has had."""
@@ -293,6 +293,8 @@ def without_machine(slot: Slot) -> dict[str, Any]:
         "price": None,
         "resources": slot.resources if is_host else None,
         "labels": slot.labels if is_host else {},
+        "machine": slot.machine if is_host else None,
+        "run": slot.run if is_host else None,
         "last_seen": None,
         "interrupted_at": None,
         "interrupted_by": None,

@@ -44,7 +44,7 @@ SLOT_MOVES: Final[Edges] = {
         "cloud": "its stopped machine cannot be started, or the cloud lacks other machines of its gang",
     },
     ("booting", "empty"): {"cloud": "its machine is gone"},
-    ("binding", "ready"): {"cloud": "the probe found it ready to serve"},
+    ("binding", "ready"): {"cloud": "the probe found it ready to serve, or its agent has registered"},
     ("binding", "terminating"): {"tick": "timed out, interrupted or no longer needed"},
     ("binding", "empty"): {"cloud": "its machine is gone"},
     ("ready", "draining"): {

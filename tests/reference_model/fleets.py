@@ -73,6 +73,8 @@ def an_elastic_pool(random: Random, system: str) -> Document:
     )
     if random.random() < 0.15:
         pool |= {"boot_timeout": 5, "unhealthy_after": random.choice([1, 2]), "error_cooldown": 5}
+    if random.random() < 0.1:
+        pool |= {"agent": True, "offline_timeout": random.choice([5, 20])}
     return pool | some(random, 0.1, boot_timeout=[5], launch_timeout=[8], binding_timeout=[3], terminating_timeout=[9])
 
 
@@ -260,6 +262,8 @@ def a_slot_record(random: Random, name: str, pool: Document) -> Document:
         record["machine"] = f"m-{name}"
         record |= some(random, 0.3, labels=[{"zone": "1"}, {"zone": "2", "disk": "ssd"}, {}])
         record |= some(random, 0.3, resources=[{"cpus": 1}, {"cpus": 8, "memory_mib": 500}])
+    if pool.get("agent") and record["state"] in {"ready", "draining"}:
+        record |= some(random, 0.8, machine=f"m-{name}") | some(random, 0.5, last_seen=[-4, -15])
     if record["state"] == "ready":
         record |= some(random, 0.4, idle_since=[-3, -20, -40])
     return record | some(random, 0.1, cordoned=True, since=[-1, -4])

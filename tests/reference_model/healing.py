@@ -156,15 +156,19 @@ def take_back(picture: Picture, reservation: Reservation) -> None:
 def fail_without_slot(picture: Picture) -> None:
     """Rule: "A reservation fails … when a slot that holds one of its essential components is gone or offline."
     "Offline: now - `last_seen` strictly greater than `offline_timeout` … only slots of `static` pools go offline."
-    (Orchard)
+    (Orchard) In a pool with `agent`, a machine whose agent has registered goes offline, too, and drains.
     """
     silent = set()
     for site in picture.sites:
         heard = picture.now if site.row.last_seen is None else site.row.last_seen
-        is_host = site.pool.provider == "static" and site.state in HOLDING
-        if is_host and picture.now > heard + site.pool.offline_timeout:
+        is_launched = site.pool.provider != "static"
+        has_agent = not is_launched or (site.pool.agent and site.row.machine is not None)
+        if has_agent and site.state in HOLDING and picture.now > heard + site.pool.offline_timeout:
             site.is_useless = True
             silent.add(site.id)
+            if is_launched and site.state == "ready":
+                picture.decide("drain", site.id, "silent")
+                site.state = "draining"
     for each in picture.list_in("leased"):
         if not is_there(picture, each):
             fail(picture, each, "slot_gone")

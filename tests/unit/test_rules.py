@@ -249,6 +249,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "binding_timeout": 180,
         "drain_timeout": 0,
         "terminating_timeout": 300,
+        "agent": False,
         "offline_timeout": 180,
         "error_cooldown": 60,
         "capacity_hold": 60,

@@ -112,11 +112,11 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
 
 
 def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float) -> None:
-    """Set `last_seen` of the slots `names` to `at` if they belong to static hosts; a later `last_seen` stays."""
+    """Set `last_seen` of the slots `names` to `at` if agents report for them; a later `last_seen` stays."""
     for name in sorted(names):
         slot = work.slots.get(name)
         pool = rules.pools.get(slot.pool) if slot is not None else None
-        if slot is not None and pool is not None and not pool.is_elastic:
+        if slot is not None and pool is not None and pool.has_agents:
             heard = at if slot.last_seen is None else max(at, slot.last_seen)
             work.mark(msgspec.structs.replace(slot, last_seen=heard))
 

@@ -13,9 +13,10 @@ import msgspec
 from scheduler.model.command_schemas import HostDocument, RegisterDocument, SlotDocument
 from scheduler.model.decisions import SlotReason
 from scheduler.model.events import Event
+from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import HOLDING, IN_FLIGHT, Cause
+from scheduler.model.transitions import HOLDING, IN_FLIGHT, WITH_MACHINE, Cause
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.protocol.heartbeats import LIVE_BEATS, find_beat
@@ -149,18 +150,23 @@ MARGIN_SECONDS: Final = 0.25
 
 
 def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot:
-    """Register a static host and return its slot. Raises CommandRefused if the pool does not take hosts.
+    """Register a host with an agent and return its slot. Raises CommandRefused if the pool does not take hosts.
 
     A new id gets a new slot, which is ready at once. If the same machine registers again, its resources, labels and
     `last_seen` are updated, and `cordoned` and the leases are kept; a slot that had drained becomes ready again.
     Another machine is refused until an operator removes the slot, because holders of leases on the slot must not reach
     a different machine. So is another run of the agent (`run`) while the present one is live. A refusal stores only the
     event `register_refused`.
+
+    A launched machine has its slot, resources and labels already: its agent registers under the slot with the instance
+    id as the machine. The next check of the machine makes the slot ready.
     """
     pool = rules.pools.get(document.pool)
-    if pool is None or pool.is_elastic:
-        raise CommandRefused("pool", "a pool of static hosts", document.pool)
+    if pool is None or not pool.has_agents:
+        raise CommandRefused("pool", "a pool of static hosts, or with `agent = true`", document.pool)
     current = work.slots.get(document.slot)
+    if pool.is_elastic:
+        return _register_launched(work, pool, current, document)
     if current is None:
         # If a slot of this name was removed, leases on it may be left, because no tick has ended them yet.
         # Signed heartbeats of an earlier slot of this name do not count: their counters are times before now.
@@ -191,6 +197,23 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
     else:
         work.put(changed)
     return changed
+
+
+def _register_launched(work: UnitOfWork, pool: Pool, current: Slot | None, document: RegisterDocument) -> Slot:
+    if current is None or current.state not in WITH_MACHINE or current.pool != document.pool:
+        raise CommandRefused("slot", f"a slot of {document.pool} with a machine", document.slot, "conflict")
+    if current.instance_id != document.machine:
+        _note_refusal(work, current, document)
+        wanted = f"{current.instance_id}, the instance of {current.id}"
+        raise CommandRefused("machine", wanted, document.machine, "conflict")
+    if current.machine is None:
+        # Signed heartbeats of an earlier machine of this slot do not count.
+        current = msgspec.structs.replace(current, heartbeat=int(work.now * 1000))
+    elif current.run != document.run:
+        _check_run(work, current, document, LIVE_BEATS * find_beat(pool.offline_timeout))
+    registered = msgspec.structs.replace(current, machine=document.machine, run=document.run, last_seen=work.now)
+    work.put(registered)
+    return registered
 
 
 def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument) -> None:

@@ -103,7 +103,8 @@ def _needs_status(slot: Slot, rules: Rules) -> bool:
     the slot has no probe or is unknown, and the slot is booting, binding or ready.
     """
     pool = rules.pools.get(slot.pool)
-    return slot.state in {"booting", "binding", "ready"} and (pool is None or pool.probe.kind == "none")
+    is_wanted = pool is None or (pool.probe.kind == "none" and not pool.agent)
+    return is_wanted and slot.state in {"booting", "binding", "ready"}
 
 
 def _serves(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:
@@ -120,7 +121,7 @@ def _fails(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules)
     machine, pool = machines.get(slot.instance_id or ""), rules.pools.get(slot.pool)
     if machine is None or machine.state != "running" or slot.state != "ready" or pool is None:
         return False
-    if not pool.unhealthy_after:
+    if not pool.unhealthy_after or pool.agent:  # silence shows a lost agent
         return False
     if pool.probe.kind == "none":
         return machine.healthy is False

@@ -41,7 +41,7 @@ def hear_hosts(ports: Ports) -> int:
     their slot get a hint that they should read their slot and leases again.
     """
     rules = ports.rules()
-    pools = _static_pools(rules)
+    pools = _pools_with_agents(rules)
     if not pools:
         return 0
     # Only the slots of static pools: reading a large EC2 fleet every two seconds would be slow.
@@ -82,7 +82,7 @@ def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: Lea
     If Redis lost its heartbeats (flushed, restarted), a host that was not silent at the last tick counts as seen at the
     time when Redis began to store heartbeats again. So each such host gets one more offline timeout, once.
     """
-    if not _static_pools(rules):
+    if not _pools_with_agents(rules):
         return
     known = [slot for slot in view.slots.values() if slot.last_seen is not None]
     silent = [slot for slot in known if is_silent(slot, rules.pools.get(slot.pool), now)]
@@ -145,8 +145,8 @@ def _listen(ports: Ports, hosts: Sequence[Slot]) -> Heard:
     return judge_heartbeats(ports.host_keys, ports.store, ports.meter, hosts, heard)
 
 
-def _static_pools(rules: Rules) -> set[str]:
-    return {name for name, pool in rules.pools.items() if not pool.is_elastic}
+def _pools_with_agents(rules: Rules) -> set[str]:
+    return {name for name, pool in rules.pools.items() if pool.has_agents}
 
 
 def _heard_ago(slot: Slot, heard: Heard) -> float:

@@ -17,7 +17,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.slot_info import count_uses_left, is_configured, is_unhealthy
-from scheduler.policy.lifecycle.timers import has_timed_out
+from scheduler.policy.lifecycle.timers import has_timed_out, is_silent
 from scheduler.policy.scaling.offerings import Choice, list_choices
 from scheduler.policy.scaling.pool_size import find_idle_end, is_new_in_tier
 
@@ -193,7 +193,9 @@ class SlotWriter:
         self.work.move_slot(current, "draining", reason=decision.reason, drain_reason=decision.reason)
         return None
 
-    def _is_to_go(self, current: Slot, reason: SlotReason, *, is_new: bool = False) -> bool:
+    def _is_to_go(  # noqa: C901 - one case for each reason
+        self, current: Slot, reason: SlotReason, *, is_new: bool = False
+    ) -> bool:
         """Return whether the reason for which the plan drains or stops a slot still holds for the current row of the
         slot. `is_new`: the machine was booted only for the stopped tier. Such a machine may go at once for the reason
         `idle`.
@@ -215,6 +217,8 @@ class SlotWriter:
                 return pool is None or not is_configured(current, pool)
             case "unhealthy":
                 return pool is not None and is_unhealthy(pool, current.unconfirmed, current.failed_probes)
+            case "silent":
+                return is_silent(current, pool, self.now)
             case "aged" | "drifted":
                 return pool is not None and _is_to_be_replaced(current, pool, reason, self.now)
             case "consolidated":

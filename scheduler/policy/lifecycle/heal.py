@@ -209,10 +209,16 @@ def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable
 
 
 def _mark_silent(cycle: CycleState) -> set[str]:
-    """Return the ids of the slots whose hosts are silent. Mark these slots as `stuck`, so that they take no lease."""
+    """Return the ids of the slots whose hosts are silent. Mark these slots as `stuck`, so that they take no lease.
+
+    A launched machine with a silent agent drains: its leases end in this cycle, and it is replaced. A static host may
+    come back.
+    """
     silent, next_end = list_silent(cycle)
     for slot_info in silent:
         slot_info.stuck = True
+        if slot_info.pool.is_elastic and slot_info.state == "ready":
+            cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="silent"))
     cycle.timers.add(next_end)
     return {each.slot.id for each in silent}
 

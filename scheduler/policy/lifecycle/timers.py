@@ -123,10 +123,14 @@ def find_end_of_grace(reservation: Reservation, slots: Mapping[str, Slot]) -> fl
 
 
 def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
-    """Return whether a slot in service belongs to a static host that has sent nothing for longer than
-    `offline_timeout`. Source: Orchard.
+    """Return whether the agent on the host of a slot in service has sent nothing for longer than `offline_timeout`.
+    Source: Orchard.
+
+    A launched machine without an agent, of rules without `agent`, is never silent.
     """
-    if pool is None or pool.is_elastic or slot.state not in HOLDING or slot.last_seen is None:
+    if pool is None or not pool.has_agents or slot.state not in HOLDING or slot.last_seen is None:
+        return False
+    if pool.is_elastic and slot.machine is None:
         return False
     return now > slot.last_seen + pool.offline_timeout
 
@@ -147,8 +151,8 @@ Heard = tuple[float, str]
 
 
 class OldestHeartbeats:
-    """Static pool -> the oldest one of the last heartbeats of its slots in service. While it is recent enough, no slot
-    of the pool is silent, and a cycle examines none of them.
+    """Pool with agents -> the oldest one of the last heartbeats of its slots in service. While it is recent enough, no
+    slot of the pool is silent, and a cycle examines none of them.
     """
 
     def __init__(self) -> None:
@@ -166,7 +170,7 @@ class OldestHeartbeats:
         slots, noted = cycle.view.slots, {oldest[1] for oldest in self._oldest.values() if oldest}
         for name in list_touched(cycle.view, self._revision) if self._oldest else ():
             slot = slots.get(name)
-            if slot is None or slot.last_seen is not None or name in noted:  # speed: launched machines send none
+            if slot is None or slot.last_seen is not None or name in noted:  # speed: empty slots send none
                 self._note(name, slot)
         self._rules, self._revision = cycle.rules, cycle.view.revision
 
@@ -192,16 +196,16 @@ class OldestHeartbeats:
 
 
 def list_silent(cycle: CycleState) -> tuple[list[SlotInfo], float]:
-    """Return two things: (1) the slots in service whose static hosts sent no heartbeat for longer than
-    `offline_timeout`; (2) when the next host will be silent; infinity: none will.
+    """Return two things: (1) the slots in service whose agents sent no heartbeat for longer than `offline_timeout`;
+    (2) when the next one will be silent; infinity: none will.
     """
-    static = [(name, pool) for name, pool in cycle.rules.pools.items() if not pool.is_elastic]
-    if not static:
+    heard_pools = [(name, pool) for name, pool in cycle.rules.pools.items() if pool.has_agents]
+    if not heard_pools:
         return [], inf
     silent, ends, heartbeats = list[SlotInfo](), [inf], cycle.cache.recall(OldestHeartbeats)
     heartbeats.follow(cycle)
     moved = {each.slot.pool for each in cycle.list_restless() if each.state != each.slot.state}
-    for name, pool in static:
+    for name, pool in heard_pools:
         oldest = heartbeats.find(name, cycle)
         if oldest is None:
             continue
