@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file, or 1 if the port is taken or the file cannot be read.
     """
     options = _parse(arguments)
-    given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
+    given = {
+        name: getattr(options, name) for name in (*SETTINGS, "run_user_data") if getattr(options, name) is not None
+    }
     try:
         script = load_script(options.script) if options.script else None
         if script is not None and options.speed is not None:
@@ -74,6 +76,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--script", type=Path, help="script of events in EC2, TOML or JSON, to play from the start on")
     parser.add_argument("--speed", help="seconds of the script that pass in one second; default: as in the script")
+    parser.add_argument(
+        "--run-user-data",
+        action="store_true",
+        default=None,
+        help="play machines by running their user data as processes",
+    )
     for name, kind in SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"the emulator's setting {name}")
     return parser.parse_args(arguments)

@@ -45,13 +45,13 @@ class SecretCheck:
         elif login is not None and login.type == "basic":
             is_admitted = _is_same(login.password or "", self._secret)
         else:
-            is_admitted = _is_signed(request, self._secret)
+            is_admitted = is_signed(request, self._secret)
         if not is_admitted:
             return answer_error("AuthFailure", _REFUSED, 401)(environ, start_response)
         return self._inside(environ, start_response)
 
 
-def _is_signed(request: Request, secret: str) -> bool:
+def is_signed(request: Request, secret: str) -> bool:
     """Return whether the request has an AWS signature of version 4 that was made with `secret`. The key id may be any
     text.
     """

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server as make_wsgi_server
@@ -14,10 +14,16 @@ from leasehold_emulator.access import SecretCheck
 from leasehold_emulator.control import Control
 from leasehold_emulator.control_api import ControlApi
 from leasehold_emulator.log import CallLog
+from leasehold_emulator.machine_processes import InstanceIdentities, MachineProcesses, list_scripts
 from leasehold_emulator.middleware import Middleware
 from leasehold_emulator.script import Script
 from leasehold_emulator.settings import EmulatorSettings
 from scheduler.protocol.marks import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 DEFAULT_PORT: Final = 4579
 BACKLOG: Final = 128
@@ -46,16 +52,23 @@ class EmulatorServer:
     def __init__(self, host: str, port: int, middleware: Middleware, secret: str | None = None) -> None:
         self.middleware = middleware
         control_api = ControlApi(middleware)
-        application = control_api if secret is None else SecretCheck(control_api, secret)
+        self._application = control_api if secret is None else SecretCheck(control_api, secret)
         # The socket is bound here, because werkzeug ends the process if the port is taken.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family, backlog=BACKLOG) as bound:
             self._server = make_wsgi_server(
-                host, port, application, threaded=True, request_handler=_Handler, fd=bound.fileno()
+                host, port, self._serve, threaded=True, request_handler=_Handler, fd=bound.fileno()
             )
         self._thread = Thread(target=self._server.serve_forever, name="ec2-emulator", daemon=True)
         self._events = Thread(target=self._run_events, name="ec2-events", daemon=True)
         self._ended = Event()
+        self._machines: MachineProcesses | None = None
+        """The instances that are played as processes; None: none was played yet."""
+
+    def _serve(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
+        if self._machines is None:
+            return self._application(environ, start_response)
+        return InstanceIdentities(self._application, self._machines)(environ, start_response)
 
     @property
     def url(self) -> str:
@@ -86,6 +99,8 @@ class EmulatorServer:
         self._thread.join()
         self._events.join()
         self._server.server_close()
+        if self._machines is not None:
+            self._machines.close()
 
     def _run_events(self) -> None:
         """Until the server stops, run the planned events (like interruptions) when they are due. They run even if no
@@ -93,6 +108,10 @@ class EmulatorServer:
         """
         while not self._ended.wait(EVENTS_EVERY):
             self.middleware.run_due_events()
+            if self.middleware.control.settings.run_user_data:
+                if self._machines is None:
+                    self._machines = MachineProcesses(self.url, self.middleware.region)
+                self._machines.follow(self.middleware.locked(list_scripts))
 
 
 def make_server(

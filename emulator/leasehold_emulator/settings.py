@@ -313,6 +313,8 @@ class EmulatorSettings(Document):
     knows. Launches of other types are possible, too.
     """
     faults: tuple[FaultRule, ...] = ()
+    run_user_data: bool = False
+    """Whether each running instance whose user data begins with `#!` is played by processes of this machine."""
 
 
 def read_settings(document: object, prefix: str = "") -> EmulatorSettings:
