@@ -661,7 +661,8 @@ class Guard:
         command = Command(request)
         self._commands[command.id] = command
         if self._is_ending or (command.deadline is not None and command.deadline <= read_boot_clock()):
-            self._fail(command, "the guard is ending" if self._is_ending else "the deadline of the lease has passed")
+            why = "the guard is ending" if self._is_ending else "the deadline of the lease has passed"
+            self._fail(command, why, "kill" if self._is_ending else "deadline")
             return
         try:
             self._starter.start(command)
@@ -690,8 +691,8 @@ class Guard:
             command.is_started = True
             self._send({"event": "started", "id": command.id, "pid": command.pid, "begun": command.begun})
 
-    def _fail(self, command: Command, error: str) -> None:
-        self._conclude(command, {"event": "not_started", "id": command.id, "error": error})
+    def _fail(self, command: Command, error: str, cause: str | None = None) -> None:
+        self._conclude(command, {"event": "not_started", "id": command.id, "error": error, "cause": cause})
 
     def _take_output(self, command: Command) -> None:
         if command.pipe is None:
@@ -860,6 +861,9 @@ class Guard:
         command.output.close()
         if command.cgroup is not None:
             remove_cgroup(command.cgroup)
+            with contextlib.suppress(OSError):
+                # The one above was made for it too.
+                os.rmdir(os.path.dirname(command.cgroup))
         output = command.output
         command.outcome = {**event, "tail": output.tail, "bytes": output.bytes, "dropped": output.dropped}
         # An agent that starts after the end of this process reads the outcome from the file.

@@ -31,6 +31,10 @@ class GuardLost(Exception):  # noqa: N818 - an event: the guard has ended, or ca
     """Raised if there is no connection to a guard. The message states why."""
 
 
+class GuardSilent(GuardLost):
+    """Raised if a guard accepts connections and does not answer, for example because it is stopped."""
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     """An event of the guard."""
 
@@ -54,9 +58,10 @@ class Ended(Event, frozen=True, kw_only=True):
 
 
 class NotStarted(Ended, frozen=True, tag="not_started"):
-    """A command could not be started."""
+    """A command could not be started. `cause`: "deadline" or "kill" if the command itself is not to blame."""
 
     error: str
+    cause: str | None = None
 
 
 class Exited(Ended, frozen=True, tag="exited"):
@@ -148,6 +153,9 @@ class GuardClient:
             try:
                 self._socket, self._received = self._open(), b""
                 return self._await_list()
+            except GuardSilent:
+                self.disconnect()
+                raise
             except (OSError, GuardLost) as error:
                 self.disconnect()
                 if time.monotonic() > until:
@@ -200,7 +208,7 @@ class GuardClient:
                     if each.version != guard.VERSION:
                         raise GuardLost(f"the guard of {self._folder} has version {each.version}, not {guard.VERSION}")
                     return each
-        raise GuardLost("the guard does not answer")
+        raise GuardSilent("the guard does not answer")
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Send a request. Raises GuardLost."""
