@@ -2,6 +2,8 @@
 
     python -m tests.mutations.draw --seed 1 --count 20
     python -m tests.mutations.draw --seed 7 --count 5 --package scheduler.policy.elastic.cascade
+    python -m tests.mutations.draw --seed 7 --package scheduler.foresight --package scheduler.model.run_times \
+        --tests tests/rules/foresight --tests tests/unit/test_run_times.py
 
 Kinds: comparison, boolean, arithmetic, constant, dropped call. A mutant is noticed by the first test that fails. A
 survivor is printed with its file, its line and its patch, and as an entry for `explained.py`. It needs a test, or a
@@ -17,6 +19,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import hypothesis
@@ -31,7 +34,7 @@ from tests.mutations.playing import ROOT, SURVIVED, find_file, find_killer, inst
 
 PACKAGE: Final = "scheduler.policy"
 PATHS: Final = ("tests/rules", "tests/reference_model", "tests/traces", "tests/unit/test_overload.py")
-"""What pytest runs on a mutant that the plain calls of `find_killer` do not notice."""
+"""What pytest runs on a mutant that the plain calls of `find_killer` do not notice, if no other tests are named."""
 MOST_BYTES: Final = 4 << 30
 """The address space of a process that plays a mutant: an endless loop may not take the memory of the machine."""
 MOST_SECONDS: Final = 120
@@ -68,8 +71,8 @@ def _raise_timeout(*_: object) -> None:
     raise TimeoutError(f"more than {MOST_SECONDS} seconds")
 
 
-def find_thorough_killer(anchor: Anchor | None) -> str:
-    """Return the first test of PATHS that fails under pytest; examples are neither shrunk nor kept."""
+def find_thorough_killer(anchor: Anchor | None, paths: Sequence[str] = PATHS) -> str:
+    """Return the first test of `paths` that fails under pytest; examples are neither shrunk nor kept."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     if anchor is not None:
         install(anchor)
@@ -80,7 +83,7 @@ def find_thorough_killer(anchor: Anchor | None) -> str:
     failure = _FirstFailure()
     options = ["-x", "-q", "--hypothesis-profile=mutants", "-p", "no:cacheprovider", "-o", "timeout=600"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported before pytest starts
-    status = pytest.main([*options, *PATHS], plugins=[failure])
+    status = pytest.main([*options, *paths], plugins=[failure])
     return failure.test if failure.test != SURVIVED or status == pytest.ExitCode.OK else f"pytest: {status!r}"
 
 
@@ -93,9 +96,10 @@ def list_modules(package: str) -> list[str]:
     return [each.name for each in found if not each.ispkg]
 
 
-def draw(package: str, seed: int, count: int) -> list[Drawn]:
-    """Return different changes of the modules of a package, all of them if there are fewer."""
-    changes = [each for module in list_modules(package) for each in list_changes(module)]
+def draw(packages: Sequence[str], seed: int, count: int) -> list[Drawn]:
+    """Return different changes of the modules of some packages, all of them if there are fewer."""
+    modules = dict.fromkeys(module for package in packages for module in list_modules(package))
+    changes = [each for module in modules for each in list_changes(module)]
     return [each.describe() for each in random.Random(seed).sample(changes, min(count, len(changes)))]
 
 
@@ -107,22 +111,37 @@ def find_reason(drawn: Drawn, explained: Iterable[Mutant]) -> str | None:
     return next((each.reason for each in same if ast.dump(change(source, each)) == wanted), None)
 
 
-def play_drawn(drawn: Sequence[Drawn]) -> int:
-    """Report which test notices each mutant, quick tests first; return the number of survivors."""
+def play_drawn(drawn: Sequence[Drawn], tests: Sequence[str] = ()) -> int:
+    """Report which test notices each mutant, quick tests first; return the number of survivors. `tests`: the paths to
+    run in place of the quick tests and PATHS.
+    """
+    left = list(drawn) if tests else _play_quick(drawn)
+    find = partial(find_thorough_killer, paths=tests or PATHS)
+    whole, survived = play(find, [None, *left] if tests else left), 0
+    if tests:
+        _require_success(next(whole))
+    for each, killer in zip(left, whole, strict=True):
+        _report(each, killer)
+        survived += killer == SURVIVED
+    return survived
+
+
+def _play_quick(drawn: Sequence[Drawn]) -> list[Drawn]:
+    """Report what the quick tests notice, and return the others."""
     quick, left = play(find_quick_killer, [None, *drawn]), list[Drawn]()
-    if (killer := next(quick)) != SURVIVED:
-        raise RuntimeError(f"{killer} fails without any change")
+    _require_success(next(quick))
     for each, killer in zip(drawn, quick, strict=True):
         if killer == SURVIVED:
             left.append(each)
         else:
             _report(each, killer)
     _print(f"{len(left)} are left for pytest")
-    survived = 0
-    for each, killer in zip(left, play(find_thorough_killer, left), strict=True):
-        _report(each, killer)
-        survived += killer == SURVIVED
-    return survived
+    return left
+
+
+def _require_success(killer: str) -> None:
+    if killer != SURVIVED:
+        raise RuntimeError(f"{killer} fails without any change")
 
 
 def _print(text: str) -> None:
@@ -146,12 +165,26 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, required=True, help="the same seed draws the same mutants of the same code")
     parser.add_argument("--count", type=int, default=20, help="mutants to draw (default: 20)")
-    parser.add_argument("--package", default=PACKAGE, help=f"package or module to change (default: {PACKAGE})")
+    parser.add_argument(
+        "--package", action="append", help=f"package or module to change; may be given repeatedly (default: {PACKAGE})"
+    )
+    parser.add_argument(
+        "--tests",
+        action="append",
+        metavar="PATH",
+        help="what pytest runs, instead of the tests of the rules; may be given repeatedly",
+    )
     options = parser.parse_args(arguments)
+    options.package = options.package or [PACKAGE]
+    options.tests = options.tests or []
     if options.count < 1:
         parser.error(f"--count: expected a number of 1 or more, got {options.count}")
-    if not list_modules(options.package):
-        parser.error(f"--package: expected a package or module such as {PACKAGE}, got {options.package}")
+    for each in options.package:
+        if not list_modules(each):
+            parser.error(f"--package: expected a package or module such as {PACKAGE}, got {each}")
+    for each in options.tests:
+        if not (ROOT / each).exists():
+            parser.error(f"--tests: expected a folder or file such as {PATHS[0]}, got {each}")
     return options
 
 
@@ -168,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if reason is not None:
             _print(f"explained {each.place}  {each.kind}  {reason}")
     played = [each for each, reason in reasons if reason is None]
-    survived = play_drawn(played)
+    survived = play_drawn(played, options.tests)
     noticed, explained_count = len(played) - survived, len(reasons) - len(played)
     _print(f"{len(reasons)} drawn, {noticed} noticed, {explained_count} explained, {survived} survived")
     return 1 if survived else 0

@@ -19,7 +19,7 @@ MODULE = "scheduler.policy.lifecycle.heal"
 @pytest.fixture(scope="module")
 def drawn() -> list[Drawn]:
     """Return all changes of a module. They take seconds, which no collection of the tests should wait for."""
-    return draw(MODULE, 1, 10_000)
+    return draw([MODULE], 1, 10_000)
 
 
 def test_every_kind_of_change_is_drawn_and_each_makes_another_module(drawn: list[Drawn]) -> None:
@@ -31,7 +31,7 @@ def test_every_kind_of_change_is_drawn_and_each_makes_another_module(drawn: list
 
 def test_a_default_that_the_function_has_twice_is_anchored_by_the_whole_function() -> None:
     module = "scheduler.policy.elastic.victim_search"
-    changed = [each for each in draw(module, 1, 10_000) if each.old.startswith("def _walk(")]
+    changed = [each for each in draw([module], 1, 10_000) if each.old.startswith("def _walk(")]
     assert [each.function for each in changed] == ["_Candidates"]
     assert "to_the_end: bool=True" in changed[0].new
 
@@ -44,7 +44,12 @@ def test_a_bound_of_a_slice_is_anchored_by_an_expression_around_the_slice() -> N
 
 
 def test_a_seed_draws_the_same_mutants_again_and_another_seed_others() -> None:
-    assert draw(MODULE, 2, 5) == draw(MODULE, 2, 5) != draw(MODULE, 3, 5)
+    assert draw([MODULE], 2, 5) == draw([MODULE], 2, 5) != draw([MODULE], 3, 5)
+
+
+def test_mutants_of_several_packages_are_drawn_together() -> None:
+    others = "scheduler.model.forecasts"
+    assert {each.module for each in draw([MODULE, others, others], 1, 10_000)} == {MODULE, others}
 
 
 def test_the_patch_shows_the_line_that_the_place_names(drawn: list[Drawn]) -> None:
@@ -98,6 +103,10 @@ def test_the_files_of_the_quick_tests_exist() -> None:
     ("arguments", "message"),
     [
         (["--seed", "1", "--count", "0"], "--count: expected a number of 1 or more, got 0"),
+        (
+            ["--seed", "1", "--tests", "tests/none"],
+            "--tests: expected a folder or file such as tests/rules, got tests/",
+        ),
         (["--seed", "1", "--package", "scheduler.none"], "--package: expected a package or module such as"),
     ],
 )
