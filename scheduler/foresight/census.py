@@ -5,16 +5,19 @@ arrivals stays valid.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from statistics import median
 
 from scheduler.foresight.draws import BOOT_SECONDS
-from scheduler.foresight.present import Coming, Kind, Lane, Launchable, Present, Running, Waiting
+from scheduler.foresight.launch_caps import LaunchCaps, find_launch_caps
+from scheduler.foresight.present import Coming, Kind, Lane, Launchable, Part, Present, Running, Waiting
 from scheduler.foresight.room import Held, Offers, Room, Vector
+from scheduler.model.accounts import Account
+from scheduler.model.budgets import NO_SPENDING, Spent
 from scheduler.model.pools import Pool
-from scheduler.model.reservations import Request, Reservation, Shape, is_on_hold, make_shape
+from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_on_hold, make_shape
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
 from scheduler.model.run_times import list_classes
@@ -23,6 +26,7 @@ from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import View
 from scheduler.policy.capacity.fits import capacity_of
 from scheduler.policy.capacity.requests import Demand, Demands, InstanceRequest
+from scheduler.policy.queueing.order import count_required, find_first_size
 
 MOST_KINDS = 200_000
 """With more kinds than this a census begins again."""
@@ -62,24 +66,43 @@ class Census:
         """Whether the census knows too many kinds."""
         return len(self._kinds) > MOST_KINDS
 
-    def count(self, view: View, now: float) -> Present:
-        """Return the present state."""
+    def count(self, view: View, now: float, spending: Mapping[str, Spent] = NO_SPENDING) -> Present:
+        """Return the present state. `spending`: what budgets for a day or a month have spent."""
         free, coming, active, boots = self._count_slots(view, now)
         waiting = [self._make_waiting(view, row) for row in view.waiters.list()[0] if not is_on_hold(row)]
         waiting.sort(key=lambda each: (each.rank, each.created_at))
         running = [
-            self._make_running(view, row) for phase in ("leased", "revoking") for row in view.by_phase[phase].values()
+            each
+            for phase in ("leased", "revoking")
+            for row in view.by_phase[phase].values()
+            for each in self._list_running(view, row)
         ]
         names = view.reservations
         if len(self._known) > 2 * len(names) + 100:
             self._known = {name: each for name, each in self._known.items() if name in names}
-        launchable = self._list_launchable(active, boots)
+        launchable, caps = self._list_launchable(view, spending, active, boots)
         while len(free) < len(self._groups):
             free.append({})
         self._offer()
         room = Room([each.whole for each in self._groups.values()], free)
         lanes = list(self._lanes.values())
-        return Present(now, room, lanes, waiting, running, view.run_times, coming, launchable)
+        unplayed = caps.unplayed | self._list_unplayed_pools(view, waiting, running)
+        guesses = frozenset(lane for lane in lanes if not unplayed.isdisjoint(self._demand_of[lane].pools))
+        return Present(now, room, lanes, waiting, running, view.run_times, coming, launchable, caps.caps, guesses)
+
+    def _list_unplayed_pools(self, view: View, waiting: list[Waiting], running: list[Running]) -> set[str]:
+        """Return the pools that are given out by rules that plays do not know: the levels of accounts, or elastic
+        instances that compete with new work.
+        """
+        found = set[str]()
+        if any(map(_decides, view.accounts.values())):
+            by_account = [each for each in self._demand_of.values() if each.settings.queue == "quota"]
+            found.update(pool for demand in by_account for pool in demand.pools)
+        growing = {lane: demand for lane, demand in self._demand_of.items() if _grows(demand)}
+        if growing:
+            here = {each.kind.lane for each in waiting} | {each.kind.lane for each in running}
+            found.update(pool for lane in growing.keys() & here for pool in growing[lane].pools)
+        return found
 
     def find_kind(self, view: View, row: Reservation) -> Kind:
         """Return the kind of a reservation of the view."""
@@ -105,28 +128,42 @@ class Census:
         return kind
 
     def find_rank(self, row: Reservation) -> float:
-        """Return the rank of a reservation in its queue; the smallest is first. Queues that order by changing amounts
-        (`quota`, `dynsize`) count as first in, first out.
-        """
-        queue = self.rules.settings_of(row.request.pool, row.request.system).queue
-        return -row.priority if queue == "priority" else row.request.size if queue == "size" else 0.0
+        """Return the rank of a reservation in its queue; the smallest is first. Under `dynsize` the lane has it."""
+        match self.rules.settings_of(row.request.pool, row.request.system).queue:
+            case "priority":
+                return -row.priority
+            case "size":
+                return row.request.size
+            case "quota":  # all at the free level, see `_list_unplayed_pools`
+                return -float(count_required(make_shape(row.request)))
+            case _:
+                return 0.0
 
     def _make_waiting(self, view: View, row: Reservation) -> Waiting:
         return Waiting(row.id, self.find_rank(row), row.created_at, self.find_kind(view, row), row.planned_start)
 
-    def _make_running(self, view: View, row: Reservation) -> Running:
-        held: dict[tuple[int, Vector], int] = {}
+    def _list_running(self, view: View, row: Reservation) -> Iterator[Running]:
+        """Yield what a reservation holds: once, and once more for each time at which elastic leases end alone."""
+        held: dict[float, dict[tuple[int, Vector], int]] = {inf: {}}
         for lease in row.leases:
             slot = view.slots.get(lease.slot)
-            if slot is None or lease.state == "claimed" or slot.pool not in self.rules.pools:
+            if slot is None or not self._takes(lease, slot) or not _is_open(slot):
                 continue
             group = self._find_group(slot, self.rules.pools[slot.pool])
             key = (group.number, _make_vector(group, lease.resources))
-            held[key] = held.get(key, 0) + 1
-        kind = self.find_kind(view, row)
-        found = [Held(number, amounts, (), slots) for (number, amounts), slots in held.items()]
-        ends_by = inf if row.revoke_by is None else row.revoke_by
-        return Running(kind, row.leased_at if row.leased_at is not None else row.created_at, found, ends_by)
+            until = held.setdefault(inf if lease.revoke_by is None else lease.revoke_by, {})
+            until[key] = until.get(key, 0) + 1
+        kind, begun = self.find_kind(view, row), row.leased_at if row.leased_at is not None else row.created_at
+        for until_when, amounts_of in held.items():
+            found = [Held(number, amounts, (), slots) for (number, amounts), slots in amounts_of.items()]
+            yield Running(kind, begun, found, until_when if row.revoke_by is None else min(until_when, row.revoke_by))
+
+    def _takes(self, lease: Lease, slot: Slot) -> bool:
+        """Return whether a lease takes room of its slot from what waits: no elastic lease that is taken back for it."""
+        if lease.state == "claimed" or slot.pool not in self.rules.pools or lease.epoch != slot.epoch:
+            return False
+        yields = lease.kind == "elastic" and lease.revoke_by is None
+        return not yields or self.rules.settings_of(slot.pool, None).elastic != "yielding"
 
     def _count_slots(
         self, view: View, now: float
@@ -148,7 +185,7 @@ class Census:
                 # A machine that was stopped and started was launched long before.
                 if 0 <= took <= pool.launch_timeout + pool.boot_timeout + pool.binding_timeout:
                     boots.setdefault(slot.pool, []).append(took)
-            if slot.cordoned or (slot.state != "ready" and slot.state not in COMING):
+            if not _is_open(slot) and (slot.cordoned or slot.state not in COMING):
                 continue
             group = self._find_group(slot, pool)
             if slot.state in COMING:
@@ -159,7 +196,7 @@ class Census:
                 free.append({})
             left = group.whole
             for lease in view.leases_on.get(slot.id, {}).values():
-                if lease.state != "claimed" and lease.epoch == slot.epoch:
+                if self._takes(lease, slot):
                     used = _make_vector(group, lease.resources)
                     left = tuple(max(0.0, has - asks) for has, asks in zip(left, used, strict=True))
             free[group.number][left] = free[group.number].get(left, 0) + 1
@@ -167,13 +204,25 @@ class Census:
         expected = Counter((max(now, begun + usual.get(name, BOOT_SECONDS)), number) for number, name, begun in coming)
         return free, [Coming(at, number, slots) for (at, number), slots in expected.items()], active, boots
 
-    def _list_launchable(self, active: Mapping[str, int], boots: Mapping[str, list[float]]) -> list[Launchable]:
-        found = []
-        for name, pool in self.rules.pools.items():
-            left = (pool.max_slots or 0) - active.get(name, 0)
-            if pool.is_elastic and left > 0:
-                found.append(Launchable(self._find_first_group(name, pool).number, left, boots.get(name, ())))
-        return found
+    def _list_launchable(
+        self, view: View, spending: Mapping[str, Spent], active: Mapping[str, int], boots: Mapping[str, list[float]]
+    ) -> tuple[list[Launchable], LaunchCaps]:
+        """Return what may be launched, and what limits all launches together."""
+        pools = {name: pool for name, pool in self.rules.pools.items() if pool.is_elastic}
+        left = {name: (pool.max_slots or 0) - active.get(name, 0) for name, pool in pools.items()}
+        caps = find_launch_caps(
+            self.rules, spending, view.slots.values(), {name: slots for name, slots in left.items() if slots > 0}
+        )
+        found = [
+            Launchable(
+                self._find_first_group(name, pools[name]).number,
+                slots,
+                boots.get(name, ()),
+                tuple(caps.costs.get(name, ())),
+            )
+            for name, slots in caps.left.items()
+        ]
+        return found, caps
 
     def _find_group(self, slot: Slot, pool: Pool) -> _Group:
         capacity = slot.resources if slot.resources is not None else capacity_of(slot, pool)
@@ -196,15 +245,22 @@ class Census:
         return group
 
     def _find_lane(self, demand: Demand) -> Lane:
-        key = (demand.alike, demand.pools, demand.queue)
+        key = (demand.alike, demand.pools, demand.queue, bool(demand.elastic))
         lane = self._lanes.get(key)
         if lane is None:
             settings = demand.settings
-            guard = 0.0 if settings.queue == "quota" else settings.starvation_guard
-            lane = Lane(len(self._lanes), len(demand.needs), (), guard, is_strict=settings.guard == "strict")
-            self._lanes[key] = lane
+            has_guard = settings.queue != "quota" and settings.backfill
+            lane = self._lanes[key] = Lane(
+                len(self._lanes),
+                self._find_parts(demand),
+                demand.queue,
+                settings.starvation_guard if has_guard else 0.0,
+                is_strict=settings.guard == "strict",
+                backfill=settings.backfill or settings.queue == "quota",
+                size=find_first_size(self.rules, demand.shape) if settings.queue == "dynsize" else 0.0,
+                decay=settings.dynsize_decay,
+            )
             self._demand_of[lane] = demand
-            lane.offers = self._find_offers(demand)
         return lane
 
     def _offer(self) -> None:
@@ -212,19 +268,43 @@ class Census:
         if self._offered != len(self._groups):
             self._offered = len(self._groups)
             for lane, demand in self._demand_of.items():
-                lane.offers = self._find_offers(demand)
+                lane.parts = self._find_parts(demand)
 
-    def _find_offers(self, demand: Demand) -> Offers:
-        needs = list(dict.fromkeys(demand.needs))
-        found = []
-        for group in sorted(self._groups.values(), key=lambda each: each.number):
-            asked = [_make_vector(group, need.given[group.pool]) for need in needs if _could_hold(need, group)]
-            if asked:
-                # Different instances of a gang all count as the largest one.
-                found.append((group.number, tuple(max(each) for each in zip(*asked, strict=True))))
+    def _find_parts(self, demand: Demand) -> tuple[Part, ...]:
+        widths: dict[Offers, int] = {}
+        for need, count in demand.runs:
+            offers = self._find_offers(demand, need)
+            widths[offers] = widths.get(offers, 0) + count
+        # What fits on few groups, and what is large, is placed first.
+        places = {
+            offers: (len(offers), [tuple(-each for each in amounts) for _, amounts in offers]) for offers in widths
+        }
+        return tuple(Part(offers, widths[offers]) for offers in sorted(widths, key=lambda each: places[each]))
+
+    def _find_offers(self, demand: Demand, need: InstanceRequest) -> Offers:
         pools = {name: place for place, name in enumerate(demand.pools)}
-        numbers = {each.number: each for each in self._groups.values()}
-        return tuple(sorted(found, key=lambda each: (pools[numbers[each[0]].pool], each[0])))
+        groups = [each for each in self._groups.values() if _could_hold(need, each)]
+        groups.sort(key=lambda each: (pools[each.pool], each.number))
+        return tuple((each.number, _make_vector(each, need.given[each.pool])) for each in groups)
+
+
+def _is_open(slot: Slot) -> bool:
+    """Return whether the slot takes new work. What other slots have free never comes back."""
+    return slot.state == "ready" and not slot.cordoned
+
+
+def _decides(account: Account) -> bool:
+    """Return whether an account changes the order of service, and does not only pay nothing."""
+    has_balance = any(each > 0 for each in (*account.charge_rate, *account.balance))
+    return not account.forgotten and (has_balance or account.disable_free_tasks or bool(account.per_label_task_limits))
+
+
+def _grows(demand: Demand) -> bool:
+    """Return whether elastic instances of the demand take room from new work."""
+    settings = demand.settings
+    if not demand.elastic or settings.elastic == "yielding":
+        return False
+    return settings.elastic != "rigid" or settings.queue == "quota"
 
 
 def _could_hold(need: InstanceRequest, group: _Group) -> bool:

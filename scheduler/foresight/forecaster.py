@@ -1,7 +1,7 @@
 """Makes forecasts: sees the view from time to time, plays it forward, and compares its forecasts with what came."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, inf, isinf
@@ -17,6 +17,7 @@ from scheduler.foresight.margins import Margins, MarginsRecord, Outcome, Waits
 from scheduler.foresight.play import Expectations, Play
 from scheduler.foresight.present import Lane, Present
 from scheduler.foresight.quality import QualityRecord
+from scheduler.model.budgets import NO_SPENDING, Spent
 from scheduler.model.forecasts import Forecast
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.rules import Rules
@@ -74,14 +75,17 @@ class Forecaster:
         """Lane -> the places whose starts were noted."""
         self._expectations = Expectations(Estimates({}))
         self._view: View | None = None
+        self._spending: Mapping[str, Spent] = NO_SPENDING
         self.plays = 0
         """How many plays of the present state have been made."""
 
-    def see(self, view: View, rules: Rules, policy: str, now: float) -> None:
+    def see(
+        self, view: View, rules: Rules, policy: str, now: float, spending: Mapping[str, Spent] = NO_SPENDING
+    ) -> None:
         """Take a view: its arrivals, the outcomes of earlier forecasts, and the state from which plays begin.
 
         `policy`: what stands for the queue, pools and accounts of the rules. After it has changed, or the clock was set
-        back, there are no forecasts until enough outcomes are known again.
+        back, there are no forecasts until enough outcomes are known again. `spending`: what budgets have spent.
         """
         if policy != self._policy or now < self._now:
             self._policy = policy
@@ -96,7 +100,7 @@ class Forecaster:
         self.arrivals.begin(now)
         self._settle(view)
         self._note_arrivals(view, census, now)
-        self._view, self._present = view, None
+        self._view, self._present, self._spending = view, None, spending
         self._places, self._lanes, self._starts, self.plays = {}, {}, {}, 0
         self._noted = {}
 
@@ -106,7 +110,8 @@ class Forecaster:
         if present is None:
             return
         if names is None:
-            wanted = [number for numbers in self._lanes.values() for number in _choose_places(numbers)]
+            played = [numbers for lane, numbers in self._lanes.items() if lane not in present.unplayed]
+            wanted = [number for numbers in played for number in _choose_places(numbers)]
         else:
             wanted = [self._places[each] for each in names if each in self._places]
         if not wanted:
@@ -145,8 +150,11 @@ class Forecaster:
         present = self._present
         if number is None or present is None:
             return Forecast(as_of=at, unknown="not_yet")
-        if not present.waiting[number].kind.lane.offers:
+        lane = present.waiting[number].kind.lane
+        if not lane.has_offers:
             return Forecast(as_of=at, unknown="not_placed")
+        if lane in present.unplayed:
+            return Forecast(as_of=at, unknown="not_played")
         predicted = self._predict(present, number)
         if predicted is None:
             return Forecast(as_of=at, unknown="not_yet")
@@ -164,12 +172,13 @@ class Forecaster:
 
     def predict(self, row: Reservation) -> Waits | None:
         """Return what plays alone say of the wait of a pending reservation, without margins; None: it was not played,
-        or no slot can hold it.
+        no slot can hold it, or plays do not know the rules of its queue.
         """
         number, present = self._places.get(row.id), self._present
-        if number is None or present is None or not present.waiting[number].kind.lane.offers:
+        if number is None or present is None:
             return None
-        return self._predict(present, number)
+        lane = present.waiting[number].kind.lane
+        return self._predict(present, number) if lane.has_offers and lane not in present.unplayed else None
 
     def dump(self) -> bytes:
         """Return what a forecaster has to know if it starts again: the outcomes under the present policy."""
@@ -186,7 +195,7 @@ class Forecaster:
         view = self._view
         if view is None or self._census is None:
             return None
-        present = self._present = self._census.count(view, self._now)
+        present = self._present = self._census.count(view, self._now, self._spending)
         self._places = {each.name: number for number, each in enumerate(present.waiting)}
         for number, each in enumerate(present.waiting):
             self._lanes.setdefault(each.kind.lane, []).append(number)

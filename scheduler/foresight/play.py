@@ -9,12 +9,12 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
 from scheduler.foresight.draws import Draws
 from scheduler.foresight.present import Kind, Lane, Present
-from scheduler.foresight.room import Held, Offers, find_gain, find_use
+from scheduler.foresight.room import SLACK, Held, Offers, find_gain, find_use
 from scheduler.model.run_times import Estimates
 from scheduler.policy.queueing.planned_start import LEAST_DELAY, MOST_DELAY, QUANTILE
 
@@ -49,9 +49,9 @@ class _Run:
 
     __slots__ = ("began", "expected", "held", "kind")
 
-    def __init__(self, kind: Kind, began: float, held: list[Held]) -> None:
+    def __init__(self, kind: Kind, began: float, held: list[Held], expected: float = 0.0) -> None:
         self.kind, self.began, self.held = kind, began, held
-        self.expected = 0.0
+        self.expected = expected
         """When the plan expects its end; in the past: to be asked again."""
 
 
@@ -106,7 +106,7 @@ class Play:
                 self._planned[number] = each.planned_start
         self._ends: list[tuple[float, int, _Run]] = []
         for row in present.running:
-            run = _Run(row.kind, row.leased_at, list(row.held))
+            run = _Run(row.kind, row.leased_at, list(row.held), row.ends_by if row.ends_by < inf else 0.0)
             seconds = draws.draw(row.kind, self._now - row.leased_at)
             self._count += 1
             self._ends.append((min(row.leased_at + seconds, row.ends_by), self._count, run))
@@ -118,8 +118,11 @@ class Play:
         for _, group, slots in self._coming:
             self._ordered[group] = self._ordered.get(group, 0) + slots
         self._launchable = {each.group: each.slots for each in present.launchable}
+        self._caps = list(present.caps)
+        self._costs = {each.group: each.costs for each in present.launchable}
         self._boots = {each.group: each.boot_seconds for each in present.launchable}
         self._counts: dict[Offers, tuple[int, int]] = {}
+        self._gangs: dict[Lane, tuple[int, bool]] = {}
         self._wake = inf
         self._wanted = set[int]()
         self._most_starts = MOST_STARTS + len(present.waiting) * 5 // 4
@@ -175,43 +178,76 @@ class Play:
         self._counts[offers] = changes, found
         return found
 
+    def _fits(self, lane: Lane) -> bool:
+        """Return whether work of the lane fits now."""
+        parts = lane.parts
+        if len(parts) == 1:
+            return self._fit(parts[0].offers) >= parts[0].width
+        known, changes = self._gangs.get(lane), self._room.changes
+        if known is not None and known[0] == changes:
+            return known[1]
+        found = all(self._fit(part.offers) >= part.width for part in parts)
+        if found:
+            # Parts that fit alone may ask for the same slots.
+            trial = self._room.copy()
+            found = all(trial.count(part.offers) >= part.width and trial.take(*part) for part in parts)
+        self._gangs[lane] = changes, found
+        return found
+
     def _start_all(self) -> None:
         """Start in queue order what can start now."""
         self._wake = inf
         heads = [(line[0], lane) for lane, line in self._lanes.items() if line]
-        if not self._launchable and all(self._fit(lane.offers) < lane.width for _, lane in heads):
+        if not self._launchable and not any(self._fits(lane) for _, lane in heads):
             # Nothing can start, and nothing has to be kept.
             due = min((e.created_at + lane.guard for e, lane in heads if lane.guard), default=inf) + MOMENT
             self._wake = due if due > self._now else inf
             return
-        order = [(entry, lane.number, lane) for entry, lane in heads]
+        order = [(self._rank(entry), lane.number, lane) for entry, lane in heads]
         heapify(order)
         kept: list[_Kept] = []
+        blocked = set[str]()
         while order:
-            entry, _, lane = order[0]
+            _, _, lane = order[0]
             line = self._lanes[lane]
-            if self._fit(lane.offers) >= lane.width and all(each.leaves_room(lane, self._fit) for each in kept):
+            entry = line[0]
+            fits = lane.queue not in blocked and self._fits(lane)
+            if fits and all(each.leaves_room(lane, self._fit) for each in kept):
                 line.popleft()
                 self._start(entry)
                 heappop(order)
                 if line:
-                    heappush(order, (line[0], lane.number, lane))
+                    heappush(order, (self._rank(line[0]), lane.number, lane))
                 continue
             heappop(order)
             if self._launchable:
                 self._launch(lane, line)
-            before = [each for each in kept if each.concerns(lane)]
-            if not before:
-                if lane.guard and self._now > entry.created_at + lane.guard:
-                    kept.append(self._keep(entry, lane))
-                elif lane.guard:
-                    self._wake = min(self._wake, entry.created_at + lane.guard + MOMENT)
-            elif self._fit(lane.offers) >= lane.width:
-                self._lend(lane, line, before)
+            if not lane.backfill:
+                blocked.add(lane.queue)
+            elif before := [each for each in kept if each.concerns(lane)]:
+                if fits:
+                    self._lend(lane, line, before)
+            elif lane.guard:
+                kept.extend(self._protect(entry, lane))
+
+    def _protect(self, entry: _Entry, lane: Lane) -> list["_Kept"]:
+        """Return what is kept for work that waits: something if it has waited for too long."""
+        due = entry.created_at + lane.guard
+        if self._now > due:
+            return self._keep(entry, lane)
+        self._wake = min(self._wake, due + MOMENT)
+        return []
+
+    def _rank(self, entry: _Entry) -> _Entry:
+        """Return the entry with its present rank."""
+        lane = entry.kind.lane
+        if not lane.size:
+            return entry
+        return entry._replace(rank=max(0.0, lane.size - lane.decay * (self._now - entry.created_at)))
 
     def _start(self, entry: _Entry) -> None:
         kind, lane = entry.kind, entry.kind.lane
-        run = _Run(kind, self._now, self._room.take(lane.offers, lane.width))
+        run = _Run(kind, self._now, [held for part in lane.parts for held in self._room.take(*part)])
         self._count += 1
         heappush(self._ends, (self._now + self._draws.draw(kind, 0.0), self._count, run))
         self.started += 1
@@ -219,27 +255,40 @@ class Play:
             self.starts[entry.number] = self._now
             self._wanted.discard(entry.number)
 
-    def _keep(self, entry: _Entry, lane: Lane) -> "_Kept":
+    def _keep(self, entry: _Entry, lane: Lane) -> list["_Kept"]:
         """Plan the start of protected work, and keep the slots that it needs then."""
-        offers, now, fit = lane.offers, self._now, self._fit(lane.offers)
-        planned = self._planned.get(entry.number)
+        now, planned = self._now, self._planned.get(entry.number)
         is_late = planned is not None and now - planned > max(LEAST_DELAY, MOST_DELAY * (now - entry.created_at))
+        kept = [_Kept(part.offers, -inf, inf) for part in lane.parts]
         if lane.is_strict or is_late:
-            return _Kept(offers, -inf, inf)
-        openings = self._list_openings(offers)
-        later, shadow = 0.0, inf
-        for place in range(bisect_left(openings, (now,)), len(openings)):
+            return kept
+        plans = [self._plan(each, lane, now) for each in kept]
+        shadow = max(at for at, _ in plans)
+        if not now < shadow < inf:
+            # Infinity: it is not known. Now: parts have room in sum, but not each on slots of its own.
+            return kept
+        if len(kept) > 1:
+            plans = [self._plan(each, lane, shadow) for each in kept]
+        for each, (_, later) in zip(kept, plans, strict=True):
+            each.limit(lane, shadow, later)
+        self._planned.setdefault(entry.number, shadow)
+        self._wake = min(self._wake, shadow + MOMENT)
+        return kept
+
+    def _plan(self, kept: "_Kept", lane: Lane, least: float) -> tuple[float, float]:
+        """Return when work of the lane is expected to have room on these slots, not before `least` (infinity: it is not
+        known), and for how many more instances there is room then.
+        """
+        wanted, fit, openings = kept.find_use(lane), self._fit(kept.offers), self._list_openings(kept.offers)
+        later, shadow = 0.0, least if fit >= wanted else inf
+        for place in range(bisect_left(openings, (self._now,)), len(openings)):
             at, gives = openings[place]
             if at > shadow:
                 break
             later += gives
-            if shadow == inf and fit + later >= lane.width:
-                shadow = at
-        if shadow == inf:
-            return _Kept(offers, -inf, inf)
-        self._planned.setdefault(entry.number, shadow)
-        self._wake = min(self._wake, max(shadow, now) + MOMENT)
-        return _Kept(offers, shadow, max(0.0, lane.width - later))
+            if shadow == inf and fit + later >= wanted:
+                shadow = max(at, least)
+        return shadow, later
 
     def _list_openings(self, offers: Offers) -> list[tuple[float, float]]:
         """Return when what runs or is on the way is expected to give room, and for how many instances: in the order of
@@ -277,7 +326,7 @@ class Play:
             return
         tried = 0
         most, of_new = shadow - self._now, self._expectations.of_new
-        while tried < min(MOST_LENT, len(line)) and self._fit(lane.offers) >= lane.width:
+        while tried < min(MOST_LENT, len(line)) and self._fits(lane):
             entry = line[tried]
             if of_new(entry.kind) > most:
                 tried += 1
@@ -289,46 +338,63 @@ class Play:
 
     def _launch(self, lane: Lane, line: deque[_Entry]) -> None:
         """Order slots for the work of a lane that waits."""
-        fit, wanted = self._fit(lane.offers), len(line) * lane.width
-        for group, amounts in lane.offers:
-            each = self._room.count_empty(group, amounts)
-            if not each:
-                continue
-            wanted -= self._ordered.get(group, 0) * each
-            left = self._launchable.get(group, 0)
-            if wanted <= fit or not left:
-                continue
-            slots = min(left, ceil((wanted - fit) / each))
-            self._launchable[group] = left - slots
-            wanted -= slots * each
-            seconds = self._draws.draw_boot(self._boots[group])
-            self._ordered[group] = self._ordered.get(group, 0) + slots
-            heappush(self._coming, (self._now + seconds, group, slots))
+        for part in lane.parts:
+            fit, wanted = self._fit(part.offers), len(line) * part.width
+            for group, amounts in part.offers:
+                each = self._room.count_empty(group, amounts)
+                if not each:
+                    continue
+                wanted -= self._ordered.get(group, 0) * each
+                slots = min(self._count_launchable(group), ceil((wanted - fit) / each))
+                if slots > 0:
+                    self._order_slots(group, slots)
+                    wanted -= slots * each
+
+    def _count_launchable(self, group: int) -> int:
+        costs = self._costs.get(group, ())
+        left = (floor(self._caps[number] / cost + SLACK) for number, cost in costs)
+        return min((self._launchable.get(group, 0), *left))
+
+    def _order_slots(self, group: int, slots: int) -> None:
+        self._launchable[group] -= slots
+        for number, cost in self._costs[group]:
+            self._caps[number] -= slots * cost
+        seconds = self._draws.draw_boot(self._boots[group])
+        self._ordered[group] = self._ordered.get(group, 0) + slots
+        heappush(self._coming, (self._now + seconds, group, slots))
 
 
 class _Kept:
     """What is kept for protected work: `count` of its instances until `shadow`. Infinite: all."""
 
     def __init__(self, offers: Offers, shadow: float, count: float) -> None:
-        self._offers, self.shadow, self._count = offers, shadow, count
+        self.offers, self.shadow, self._count = offers, shadow, count
         self._groups = dict(offers)
         self._uses: dict[Lane, float] = {}
 
+    def limit(self, lane: Lane, shadow: float, later: float) -> None:
+        """Keep until `shadow` only what the lane needs beside `later` more instances."""
+        self.shadow, self._count = shadow, max(0.0, self.find_use(lane) - later)
+
     def concerns(self, lane: Lane) -> bool:
-        return self._find_use(lane) > 0
+        return self.find_use(lane) > 0
 
     def leaves_room(self, lane: Lane, fit: Callable[[Offers], int]) -> bool:
         """Return whether work of the lane may start beside what is kept."""
-        share = self._find_use(lane)
-        return not share or fit(self._offers) - lane.width * share >= self._count
+        use = self.find_use(lane)
+        return not use or fit(self.offers) - use >= self._count
 
     def lend(self, lane: Lane, fit: Callable[[Offers], int]) -> None:
         """Note that work of the lane uses what is kept until the planned start."""
-        self._count = max(0.0, min(self._count, fit(self._offers) - lane.width * self._find_use(lane)))
+        self._count = max(0.0, min(self._count, fit(self.offers) - self.find_use(lane)))
 
-    def _find_use(self, lane: Lane) -> float:
+    def find_use(self, lane: Lane) -> float:
+        """Return for how many of the kept instances work of the lane takes the room."""
         found = self._uses.get(lane)
         if found is None:
-            shares = [find_use(amounts, self._groups[group]) for group, amounts in lane.offers if group in self._groups]
-            found = self._uses[lane] = max(shares, default=0.0)
+            found = self._uses[lane] = sum(part.width * self._find_share(part.offers) for part in lane.parts)
         return found
+
+    def _find_share(self, offers: Offers) -> float:
+        shares = [find_use(amounts, self._groups[group]) for group, amounts in offers if group in self._groups]
+        return max(shares, default=0.0)

@@ -7,6 +7,7 @@ from typing import Final
 from scheduler.foresight.forecaster import Forecaster
 from scheduler.model.forecasts import Forecast, Foreseen, name_kind
 from scheduler.model.view import View
+from scheduler.operations.costs import read_spending
 from scheduler.operations.ports import Ports
 
 MOST_FORECASTS: Final = 20_000
@@ -34,7 +35,9 @@ def look_ahead(ports: Ports, forecaster: Forecaster, has_time: Callable[[], bool
     if view is None:
         return None
     began, now = monotonic(), ports.store.now()
-    forecaster.see(view, ports.rules_at(now).rules, _find_policy(ports), now)
+    rules = ports.rules_at(now).rules
+    spending = read_spending(ports.store, rules, now, ports.time_zero)
+    forecaster.see(view, rules, _find_policy(ports), now, spending)
     forecaster.play_while(has_time)
     found = _gather(view, forecaster, now, monotonic() - began)
     ports.forecasts.publish(found, forecaster.dump())

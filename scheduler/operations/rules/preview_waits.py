@@ -52,7 +52,7 @@ def compare_waits(before: View, present: Rules, after: View, proposed: Rules, no
 
 def _find_waits(view: View, rules: Rules, now: float) -> dict[str, tuple[int, float | None]]:
     forecaster, ends_at = Forecaster(), monotonic() + PLAY_SECONDS
-    forecaster.see(view, rules, "", now)
+    forecaster.see(view, rules, "", now, rules.spending)
     forecaster.play_while(lambda: monotonic() < ends_at, PLAYS)
     waits: dict[str, list[float]] = defaultdict(list)
     for row in view.by_phase["pending"].values():

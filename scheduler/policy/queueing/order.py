@@ -8,6 +8,7 @@ from typing import Any, Final
 from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.resources import shape_of
+from scheduler.model.rules import Rules
 from scheduler.policy.capacity.fits import given_to
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
@@ -101,7 +102,7 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
     def rank(reservation: Reservation) -> float:
         shape = shapes[reservation.id]
         if shape not in known:
-            known[shape] = (_find_first_size(cycle, shape), cycle.settings_of(reservation).dynsize_decay)
+            known[shape] = (find_first_size(cycle.rules, shape), cycle.settings_of(reservation).dynsize_decay)
         size, decay = known[shape]
         begun = reservation.created_at
         if decay and not cycle.timers.rests_until(begun + size / decay):
@@ -111,15 +112,15 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
     return rank
 
 
-def _find_first_size(cycle: CycleState, shape: Shape) -> float:
+def find_first_size(rules: Rules, shape: Shape) -> float:
     """Return the size of a reservation at its submission: (sum of `cpus`) × (sum of `memory_mib`) over all instances.
 
     A sum of 0 counts as 1, also if no instance has the resource: an amount of 0 must not make the other resource count
     for nothing. For resources that a component does not request, the defaults of the first pool that serves the
     reservation count.
     """
-    pools = cycle.rules.serving_pools(shape.pool, shape.system)
-    first = cycle.rules.pools[pools[0]] if pools else None
+    pools = rules.serving_pools(shape.pool, shape.system)
+    first = rules.pools[pools[0]] if pools else None
     wanted = [(each.count, given_to(each, first) if first else each.resources) for each in shape.components]
 
     def sum_of(name: str) -> float:
