@@ -9,6 +9,7 @@ from scheduler.model.run_times import (
     KEPT_OF_ALL,
     Estimates,
     RunTimes,
+    is_class_of,
     list_classes,
     measure_run_time,
     with_run_time,
@@ -47,6 +48,25 @@ def test_classes_go_from_the_most_similar_to_all_work() -> None:
 )
 def test_equal_sizes_and_jobs_are_one_class(one: Request, other: Request, are_equal: bool) -> None:
     assert (list_classes(one, None) == list_classes(other, None)) is are_equal
+
+
+@pytest.mark.parametrize(
+    ("name", "account", "job", "is_one"),
+    [
+        ('["ci","ann","build","linux",2,3]', None, None, True),
+        ('["ci","ann","build","linux"]', "ci", None, True),
+        ('["ci","ann","build","linux"]', "other", None, False),
+        ('["ci","ann","build","linux"]', None, "build", True),
+        ('["ci","ann","build","linux"]', "ci", "test", False),
+        ('["ci","ann"]', "ci", "build", False),
+        (ALL, "ci", None, False),
+        (ALL, None, None, True),
+    ],
+)
+def test_a_class_is_of_an_account_and_a_job_if_it_names_them(
+    name: str, account: str | None, job: str | None, is_one: bool
+) -> None:
+    assert is_class_of(name, account, job) is is_one
 
 
 @pytest.mark.parametrize(("name", "kept"), [('["ci",null]', KEPT), (ALL, KEPT_OF_ALL)])
