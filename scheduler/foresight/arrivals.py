@@ -5,7 +5,7 @@ repeat, so nothing arrives.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import ceil
 from random import Random
 from typing import Final
@@ -42,6 +42,13 @@ class ArrivalRecord:
             self._times.clear()
             self._kinds.clear()
             self._since = now
+
+    def recall(self, past: Iterable[tuple[float, Kind, float]], since: float) -> None:
+        """Put arrivals in the order of their times before the record. `since`: from then on none is missing."""
+        known = zip(self._times, self._kinds, strict=True)
+        every = [*((at, (kind, rank)) for at, kind, rank in past if at >= since), *known]
+        self._times, self._kinds = [at for at, _ in every], [each for _, each in every]
+        self._since = since if self._since is None else min(self._since, since)
 
     def add(self, at: float, kind: Kind, rank: float) -> None:
         """Record an arrival. It counts as late as the one before at least."""

@@ -113,6 +113,10 @@ class Census:
         self._known[row.id] = row.request, kind
         return kind
 
+    def find_kind_of_past(self, view: View, row: Reservation) -> Kind:
+        """Return the kind of a reservation that may have ended."""
+        return self._make_kind(make_shape(row.request), row.request, row.principal, view.find_max_runtime(row))
+
     def translate(self, kind: Kind) -> Kind:
         """Return the kind of this census that is equal to one of an earlier census."""
         most = None if kind.most == inf else kind.most

@@ -66,6 +66,8 @@ class Forecaster:
         self._draws = Draws({}, self._random)
         self._open: dict[str, _Open] = {}
         self._last_sequence: int | None = None
+        self.lacks_past = True
+        """Whether the arrivals before the first view are missing, see `recall`."""
         self._now = -inf
         self._present: Present | None = None
         self._places: dict[str, int] = {}
@@ -87,11 +89,13 @@ class Forecaster:
         `policy`: what stands for the queue, pools and accounts of the rules. After it has changed, or the clock was set
         back, there are no forecasts until enough outcomes are known again. `spending`: what budgets have spent.
         """
-        if policy != self._policy or now < self._now:
+        was_set_back = now < self._now
+        if policy != self._policy or was_set_back:
             self._policy = policy
-            self.margins, self.qualities, self.arrivals = Margins(), QualityRecord(), ArrivalRecord()
+            self.margins, self.qualities = Margins(), QualityRecord()
             self._open.clear()
-            self._last_sequence = None
+        if was_set_back:
+            self.arrivals, self._last_sequence, self.lacks_past = ArrivalRecord(), None, True
         census = self._census
         if census is None or census.is_full or (rules is not census.rules and rules != census.rules):
             census = self._census = Census(rules)
@@ -103,6 +107,22 @@ class Forecaster:
         self._view, self._present, self._spending = view, None, spending
         self._places, self._lanes, self._starts, self.plays = {}, {}, {}, 0
         self._noted = {}
+
+    def recall(self, ended: Iterable[Reservation], since: float) -> None:
+        """Take the arrivals before the view that was seen: of what waits or runs, and of reservations that have ended.
+        `since`: all that were submitted since then are among them.
+        """
+        view, census = self._view, self._census
+        if view is None or census is None:
+            return
+        self.lacks_past = False
+        last = self._last_sequence or 0
+        rows = {row.id: row for row in (*ended, *view.reservations.values()) if row.sequence <= last}
+        past = sorted(rows.values(), key=lambda row: (row.created_at, row.sequence))
+        self.arrivals.recall(
+            ((row.created_at, census.find_kind_of_past(view, row), census.find_rank(row)) for row in past),
+            since,
+        )
 
     def play(self, plays: int = PLAYS, names: Iterable[str] | None = None) -> None:
         """Play the present state forward. `names`: the reservations that need forecasts; None: all."""

@@ -4,11 +4,15 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from scheduler.foresight.arrivals import DAY, MOST_ARRIVALS, MOST_DAYS
 from scheduler.foresight.forecaster import Forecaster
 from scheduler.model.forecasts import Forecast, Foreseen, name_kind
+from scheduler.model.reservations import Reservation
 from scheduler.model.view import View
 from scheduler.operations.costs import read_spending
 from scheduler.operations.ports import Ports
+from scheduler.operations.run_times import ROWS_A_BATCH
+from scheduler.ports import Counted
 
 MOST_FORECASTS: Final = 20_000
 """The most reservations whose forecasts are published: the first ones of the queue."""
@@ -38,9 +42,44 @@ def look_ahead(ports: Ports, forecaster: Forecaster, has_time: Callable[[], bool
     rules = ports.rules_at(now).rules
     spending = read_spending(ports.store, rules, now, ports.time_zero)
     forecaster.see(view, rules, _find_policy(ports), now, spending)
+    if forecaster.lacks_past:
+        forecaster.recall(*_load_past(ports, now))
     forecaster.play_while(has_time)
     found = _gather(view, forecaster, now, monotonic() - began)
     ports.forecasts.publish(found, forecaster.dump())
+    return found
+
+
+def _load_past(ports: Ports, now: float) -> tuple[list[Reservation], float]:
+    """Return reservations that have ended in the last days, and since when none of those that were submitted is
+    missing. A new process would else expect no arrivals for a day, and too early starts.
+    """
+    found: list[Reservation] = []
+    since = before = now
+    for day in range(1, MOST_DAYS + 2):
+        begin, left = now - day * DAY, MOST_ARRIVALS - len(found)
+        rows = _load_ended(ports, begin, before, left)
+        if len(rows) == left:
+            break
+        if rows:
+            # What was pruned ended before the first row that is left. What was submitted after its end is complete.
+            since = rows[0].changed_at
+        found.extend(rows)
+        before = begin
+    return found, since
+
+
+def _load_ended(ports: Ports, after: float, before: float, most: int) -> list[Reservation]:
+    """Return the reservations that ended between these times, in the order of their ends; `most`: the first ones."""
+    found: list[Reservation] = []
+    place = Counted(after)
+    while len(found) < most:
+        with ports.store.transaction() as transaction:
+            rows = transaction.find_ended(place, before, min(ROWS_A_BATCH, most - len(found)))
+        if not rows:
+            break
+        found.extend(rows)
+        place = Counted(rows[-1].changed_at, rows[-1].sequence)
     return found
 
 

@@ -1,10 +1,12 @@
 """Forecasts are made from the view and published, and the answer to a submission has that of its kind."""
 
+from random import Random
 from threading import Event
 from typing import Any
 
 import pytest
 
+from scheduler.foresight.arrivals import DAY
 from scheduler.foresight.forecaster import Forecaster
 from scheduler.foresight.margins import LEAST
 from scheduler.model.forecasts import Forecast, Foreseen, name_kind
@@ -18,6 +20,7 @@ from tasks.foresight import Publisher
 from tests.operations.harness import CONFIG, Harness
 
 RUN: float = 120.0
+HOUR = 3600
 
 
 class Foreseeing:
@@ -143,6 +146,71 @@ def test_a_new_process_knows_the_outcomes_of_the_one_before(fleet: Foreseeing) -
     fleet.play(LEAST + 4)
     fleet.forecaster = open_forecaster(fleet.harness.ports)
     assert {each.unknown for each in fleet.look().forecasts.values()} == {""}
+
+
+def arrivals(forecaster: Forecaster, now: float) -> list[float]:
+    """When work arrives in one day of a play, in seconds from its begin, over many plays."""
+    replays = (forecaster.arrivals.replay(now, DAY, Random(seed)) for seed in range(60))
+    return sorted({round(each.at - now) for replay in replays for each in replay})
+
+
+def test_a_new_process_knows_the_arrivals_of_past_days(fleet: Foreseeing) -> None:
+    """What has ended, runs and waits: the process before need not have seen it."""
+    harness = fleet.harness
+    begin = harness.now
+    fleet.submit(1)
+    fleet.look()
+    for _ in range(2):  # two days, with an arrival two hours after the begin of each
+        harness.now += 2 * HOUR
+        (leased,) = harness.store.find_reservations(phases=["leased"])
+        harness.ask("release", reservation=leased.id, token=leased.token)
+        fleet.submit(1)
+        fleet.look()
+        harness.now += 22 * HOUR
+    fleet.submit(1)
+    harness.now = begin + 50 * HOUR  # two days after the first end, since which nothing is missing
+    fleet.forecaster = open_forecaster(harness.ports)
+    fleet.look()
+    assert len(fleet.forecaster.arrivals) == 3
+    seen = arrivals(fleet.forecaster, harness.now)
+    assert seen == [22 * HOUR, 24 * HOUR] or seen == [22 * HOUR]
+    # It does not read them twice, and notes what comes.
+    fleet.submit(1)
+    fleet.look()
+    assert len(fleet.forecaster.arrivals) == 4
+
+
+def test_a_process_that_reads_too_many_arrivals_of_a_day_leaves_out_the_day(
+    fleet: Foreseeing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.operations.foresight.MOST_ARRIVALS", 4)
+    monkeypatch.setattr("scheduler.operations.foresight.ROWS_A_BATCH", 2)
+    fleet.submit(9)
+    fleet.play(3)
+    fleet.harness.now += DAY
+    fleet.play(2)
+    forecaster = Forecaster()
+    assert look_ahead(fleet.harness.ports, forecaster) is not None
+    assert len(forecaster.arrivals) == 0  # all were submitted before the first end that is known
+    assert arrivals(forecaster, fleet.harness.now) == []
+
+
+def test_a_change_of_the_pools_keeps_arrivals_and_a_clock_that_was_set_back_reads_them_again(
+    fleet: Foreseeing,
+) -> None:
+    fleet.submit(3)
+    fleet.play(1)
+    fleet.submit(2)
+    fleet.look()
+    known = len(fleet.forecaster.arrivals)
+    assert known >= 2
+    other = {"system": "arm", "provider": "static"}
+    apply_rules(fleet.harness.ports, {"pools": {**fleet.config["pools"], "other": other}})
+    fleet.look()
+    assert len(fleet.forecaster.arrivals) == known
+    fleet.harness.now -= 1.0
+    fleet.look()
+    assert not fleet.forecaster.lacks_past
 
 
 def test_the_process_ends_if_redis_belongs_to_another_cluster_and_waits_else(

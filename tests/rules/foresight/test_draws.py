@@ -121,7 +121,7 @@ KIND = a_kind()
 
 
 def record(*hours: float, since: float = NOW - 3 * DAY) -> ArrivalRecord:
-    """Arrivals so many hours after the record began. The rank of each is its number."""
+    """Arrivals at these hours after the begin of the record. The rank of each is its number."""
     found = ArrivalRecord()
     found.begin(since)
     for number, each in enumerate(hours):
