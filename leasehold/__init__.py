@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from leasehold.client.models import (
         Account,
         Answer,
+        Command,
         Component,
         Condition,
         Conditions,
+        Execution,
         Explanation,
         Host,
         Hosted,
@@ -51,10 +53,11 @@ if TYPE_CHECKING:
         RunTimes,
         Slot,
         SmallestChange,
+        Taken,
         Wait,
     )
     from leasehold.client.ports import Hints, Joined
-    from leasehold.client.reservation_fields import CallbackFields, ComponentFields, ReservationFields
+    from leasehold.client.reservation_fields import CallbackFields, ComponentFields, ReservationFields, Run
     from leasehold.client.rules import (
         AccountLoss,
         AccountWait,
@@ -92,6 +95,7 @@ __all__ = [
     "CannotBeServed",
     "Change",
     "Client",
+    "Command",
     "Component",
     "ComponentFields",
     "Condition",
@@ -99,6 +103,7 @@ __all__ = [
     "Departure",
     "Ended",
     "Ending",
+    "Execution",
     "Explanation",
     "Fault",
     "Hints",
@@ -126,10 +131,12 @@ __all__ = [
     "RulesInForce",
     "RulesPreview",
     "RulesVersion",
+    "Run",
     "RunTimes",
     "Slot",
     "SmallestChange",
     "Table",
+    "Taken",
     "TwoCounts",
     "Unavailable",
     "Unknown",
@@ -154,9 +161,11 @@ _NAMES: Final = {
     "client.models": (
         "Account",
         "Answer",
+        "Command",
         "Component",
         "Condition",
         "Conditions",
+        "Execution",
         "Explanation",
         "Host",
         "Hosted",
@@ -167,10 +176,11 @@ _NAMES: Final = {
         "RunTimes",
         "Slot",
         "SmallestChange",
+        "Taken",
         "Wait",
     ),
     "client.ports": ("Hints", "Joined"),
-    "client.reservation_fields": ("CallbackFields", "ComponentFields", "ReservationFields"),
+    "client.reservation_fields": ("CallbackFields", "ComponentFields", "ReservationFields", "Run"),
     "client.rules": (
         "AccountLoss",
         "AccountWait",

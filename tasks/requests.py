@@ -18,7 +18,7 @@ from tasks.messages import expired
 from workers.logs import mask_text
 
 MOST_SHOWN: Final = 200
-_HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash"})
+_HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash", "run", "tail"})
 _NAMES: Final = ("reservation", "id", "slot")
 
 

@@ -25,6 +25,7 @@ from scheduler.operations.commands.rule_requests import (
     describe_rules,
     preview_request,
 )
+from scheduler.operations.commands.runs import describe_run
 from scheduler.operations.commands.submit import Answer
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.tick.heartbeat_intake import describe_host
@@ -87,6 +88,7 @@ def _explain(asked: ExplainDocument) -> Answer:
 
 QUESTIONS: Final[Mapping[str, Callable[[Any], Answer]]] = {
     "leases": lambda asked: describe_host(app.services.ports, asked.slot, asked.machine, asked.run),
+    "command": lambda asked: describe_run(app.services.ports, asked.reservation, current_principal()),
     "query": _find_rows,
     "explain": _explain,
     "conditions": lambda asked: describe_conditions(app.services.ports, asked.pool),

@@ -142,8 +142,8 @@ class Access:
     def _find_signer(self, known: KnownPrincipals, fields: SignedFields, signature: str) -> Principal | None:
         row = known.principals.get(fields.principal)
         keys = row.list_keys(known.now(self._monotonic())) if row is not None else []
-        is_valid = any(is_signed_by(read_key(key), fields, signature) for key in keys)
-        return row.principal if row is not None and is_valid else None
+        used = next((key for key in map(read_key, keys) if is_signed_by(key, fields, signature)), None)
+        return msgspec.structs.replace(row.principal, key=used) if row is not None and used is not None else None
 
     def _look(self, early: float = 0.0) -> KnownPrincipals:
         """Return the copy of the principals (the senders that have keys). If the copy is older than LOOK_SECONDS -

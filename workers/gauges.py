@@ -69,6 +69,8 @@ def measure_store(
     ahead = 0.0 - store.read_cluster().reference_offset
     yield GaugeMetricFamily("leasehold_clock_reference_offset_seconds", about, ahead)
     held = store.find_reservations(phases=["leased", "revoking"], limit=MOST_LEASED)
+    running = sum(row.run is not None and row.run.state == "running" for row in held)
+    yield GaugeMetricFamily("leasehold_commands_running", "Reservations whose command runs on a host", running)
     slots = store.find_slots()
     yield from _measure_fleet(slots, rules, store.now())
     yield from _measure_resources(held, slots, rules, per_slot=per_slot)

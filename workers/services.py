@@ -35,6 +35,7 @@ from scheduler.ports import (
 )
 from scheduler.protocol.names import DEFAULT_PREFIX
 from workers.access import Access
+from workers.environment import OWN_STACK_VARIABLE
 from workers.logs import get_logger
 from workers.setting_types import reveal
 from workers.settings import Settings
@@ -192,6 +193,7 @@ class Services:
             record=record,
             together=bundle.open,
             host_keys=HostKeys(self.settings.access.mode),
+            is_own_stack=os.environ.get(OWN_STACK_VARIABLE) == "1",
             warn=get_logger(__name__).warning,
         )
 

@@ -11,7 +11,17 @@ import msgspec
 import leasehold
 from leasehold.api.queries import MOST_ITEMS, USUAL_ITEMS
 from leasehold.api.reading import USUAL_HOURS
-from leasehold.client.models import Account, Answer, Condition, Conditions, Host, Reservation, SmallestChange, Wait
+from leasehold.client.models import (
+    Account,
+    Answer,
+    Command,
+    Condition,
+    Conditions,
+    Host,
+    Reservation,
+    SmallestChange,
+    Wait,
+)
 from leasehold.client.models import Slot as SlotRow
 from leasehold.client.rules import RulesApplied, RulesInForce, RulesPreview
 from leasehold.errors import Fault
@@ -74,6 +84,7 @@ _KINDS: Final[list[tuple[Any, Schema]]] = [
     (kinds.Text, _TEXT),
     (kinds.Key, {"type": "string", "pattern": "^[A-Za-z0-9_-]{32,200}$"}),
     (kinds.KeyHash, {"type": "string", "pattern": "^[0-9a-f]{64}$"}),
+    (kinds.Nonce, {"type": "string", "pattern": "^[A-Za-z0-9_-]{16,200}$"}),
     (kinds.ResourceMap, _table(_AMOUNT)),
     (kinds.CountMap, _table({"type": "integer", "minimum": 0})),
     (kinds.LabelMap, _table(_TEXT)),
@@ -180,6 +191,17 @@ class ExplanationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     pools: dict[str, tuple[str, ...]] = {}
     account: str | None = None
     conditions: tuple[Condition, ...] = ()
+    ended: str | None = None
+    """How its command ended, as a sentence."""
+
+
+class TakenAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The command of a lease as JSON text, and its signature."""
+
+    ok: bool
+    reservation: str
+    command: str
+    signature: str
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +227,8 @@ ANSWERS: Final = {
     "Forecasts": ForecastsAnswer,
     "Conditions": Conditions,
     "Host": Host,
+    "Command": Command,
+    "Taken": TakenAnswer,
     "RulesInForce": RulesInForce,
     "RulesPreview": RulesPreview,
     "RulesApplied": RulesApplied,
@@ -517,6 +541,8 @@ _ANSWERS: Final = {
     "explain": "Explanation",
     "conditions": "Conditions",
     "leases": "Host",
+    "command": "Command",
+    "take": "Taken",
     "rules": "RulesInForce",
     "preview": "RulesPreview",
     "apply": "RulesApplied",
@@ -635,6 +661,7 @@ _SUMMARIES: Final = {
     "query": "Reservations from the database, also those that ended long ago. Unknown ids are missing.",
     "explain": "Why a reservation waits, and the smallest change that would end its wait.",
     "conditions": "Sentences about what the states of slots and pools do not show.",
+    "command": "The command of a reservation with its runs. Values of its environment are hidden.",
     "leases": "The slot of a host with the leases on it, from the database.",
     "rules": "The rules in force, with their newest versions.",
     "preview": "What would happen if other rules were applied.",

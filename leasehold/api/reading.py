@@ -143,6 +143,7 @@ class Reading:
                     "position": found.position,
                     "of": found.waiting,
                     "eta": found.eta,
+                    "ended": found.ended,
                 }
             )
         answer = await self._asking.send(request, "explain", {"reservation": name}, timeout)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scheduler.ports import StoredPrincipal
 
 ROLES: Final = ("producer", "operator", "host", "reader")
+RIGHTS: Final = ("run",)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the principal.")]
 KeyFile = Annotated[
     Path | None,
@@ -35,6 +36,7 @@ group = add_group(
 @group.command(
     epilog=example(
         "leasehold principals add ci --role producer --account ci --key-file ci.key",
+        "leasehold principals add ci --role producer --may run --key-file ci.key",
         "leasehold principals add anna --role operator --key-file anna.key",
         "leasehold principals add lab-1 --role host --key-file lab-1.key",
     )
@@ -46,6 +48,12 @@ def add(
         list[str] | None,
         typer.Option(metavar="ACCOUNT", help="Quota account that a producer may submit for. May be repeated."),
     ] = None,
+    may: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--may", metavar="RIGHT", help="Right of a producer or operator: run (submit commands that hosts run)."
+        ),
+    ] = None,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,8 +61,10 @@ def add(
     from scheduler.operations.principals import add_principal
 
     choose("--role", role, ROLES)
+    for right in may or ():
+        choose("--may", right, RIGHTS)
     with _writing(key_file, replaces=False) as file, open_store() as store:
-        added = add_principal(store, {"name": name, "role": role, "accounts": account or []})
+        added = add_principal(store, {"name": name, "role": role, "accounts": account or [], "rights": may or []})
         _hand_out(added, store.read_cluster().identity, file, key_file, as_json)
 
 
@@ -71,12 +81,13 @@ def list_(as_json: AsJson = False) -> None:
             each["name"],
             each["role"],
             " ".join(each["accounts"]),
+            " ".join(each["rights"]),
             show_time(each["created_at"]),
             show_time(each["previous_until"]) if each["previous_until"] is not None else "",
         )
         for each in found
     ]
-    print_table(("principal", "role", "accounts", "added", "earlier key valid until"), rows, "no principals")
+    print_table(("principal", "role", "accounts", "may", "added", "earlier key valid until"), rows, "no principals")
 
 
 @group.command(epilog=example("leasehold principals rotate ci --key-file ci.key --grace 1d"))
@@ -100,6 +111,28 @@ def rotate(
         _hand_out(rotate_principal(store, name, seconds), store.read_cluster().identity, file, key_file, as_json)
 
 
+@group.command(epilog=example("leasehold principals may ci run", "leasehold principals may ci run --not"))
+def may(
+    name: Name,
+    right: Annotated[
+        str,
+        typer.Argument(metavar="RIGHT", help="The right: run (submit commands that hosts run).", show_default=False),
+    ],
+    is_withdrawn: Annotated[bool, typer.Option("--not", help="Withdraw the right.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Grant a right to a producer or an operator, or withdraw it. It holds within a second.
+
+    A principal with the right `run` may submit reservations whose hosts run a command. Commands that run go on.
+    """
+    from scheduler.operations.principals import change_right
+
+    choose("RIGHT", right, RIGHTS)
+    with open_store() as store:
+        row = change_right(store, name, "run", has_it=not is_withdrawn)
+    print_result(_describe(row), f"{name} may {'not ' if is_withdrawn else ''}{right}", as_json=as_json)
+
+
 @group.command(epilog=example("leasehold principals remove ci"))
 def remove(name: Name, as_json: AsJson = False) -> None:
     """Remove a principal: within a second its messages are refused."""
@@ -115,6 +148,7 @@ def _describe(row: "StoredPrincipal") -> dict[str, Any]:
         "name": row.name,
         "role": row.role,
         "accounts": list(row.accounts),
+        "rights": list(row.rights),
         "created_at": row.created_at,
         "previous_until": row.previous_until,
     }

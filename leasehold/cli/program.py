@@ -32,6 +32,7 @@ from leasehold.cli import (  # noqa: F401 - each file adds its commands when it 
     running,
     simulating,
     status,
+    submitting,
     top,
 )
 from leasehold.cli.failures import (

@@ -309,7 +309,14 @@ _COLOURS: Final = (
 )
 
 
-@app.command(epilog=example("leasehold logs", "leasehold logs ticks launch --follow", "leasehold logs --lines 100"))
+@app.command(
+    epilog=example(
+        "leasehold logs",
+        "leasehold logs ticks launch --follow",
+        "leasehold logs --lines 100",
+        "leasehold logs --reservation night-7 --follow",
+    )
+)
 def logs(
     processes: Annotated[
         list[str] | None,
@@ -319,11 +326,25 @@ def logs(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option(help="Number of lines of each process: the last ones.", min=0)] = 20,
+    reservation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RESERVATION", help="Print the output of its command instead (`leasehold submit -- COMMAND`)."
+        ),
+    ] = None,
 ) -> None:
-    """Print the logs of the stack's processes.
+    """Print logs of the stack, or a command's output.
 
-    The stack is the one in this folder or in the nearest folder above; it may have ended already.
+    The stack is the one in this folder or in the nearest folder above; it may have ended already. Of the output of a
+    command the last 8 KiB are kept; with --follow, new output is printed until the reservation has ended.
     """
+    if reservation is not None:
+        if processes:
+            raise typer.BadParameter("expected no process beside --reservation", param_hint="PROCESS")
+        from leasehold.cli.submitting import print_output
+
+        print_output(reservation, follows=follow)
+        return
     folder = find_log_folder()
     with closing(_Printer(folder, processes or [], lines)) as printer:
         try:

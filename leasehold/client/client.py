@@ -165,6 +165,7 @@ class Client:
 
     recall = blocks(CoreClient.recall)
     suggest = blocks(CoreClient.suggest)
+    command = blocks(CoreClient.command)
     conditions = blocks(CoreClient.conditions)
     rules = blocks(CoreClient.rules)
     preview_rules = blocks(CoreClient.preview_rules)

@@ -33,6 +33,10 @@ class Hosts:
     leave = blocks(AsyncHosts.leave)
     remove = blocks(AsyncHosts.remove)
     leases = blocks(AsyncHosts.leases)
+    take = blocks(AsyncHosts.take)
+    started = blocks(AsyncHosts.started)
+    output = blocks(AsyncHosts.output)
+    exited = blocks(AsyncHosts.exited)
 
     def hints(self, slot: str) -> Hints:
         """Return a subscription to hints, which report that this slot has changed. The caller must close it."""

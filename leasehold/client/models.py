@@ -17,6 +17,7 @@ from scheduler.model import reservations, run_times
 from scheduler.model.accounts import Levels, PublicAccount, find_account, level_of
 from scheduler.model.reservations import Lease, PublicRequest, PublicReservation, is_over, split_declined, usable_cores
 from scheduler.model.run_times import find_quantile, read_class
+from scheduler.model.runs import describe_end
 from scheduler.model.slots import PublicSlot
 from scheduler.model.transitions import ENDED, Phase
 from scheduler.protocol.forecasts import describe_eta
@@ -299,6 +300,8 @@ class Hosted(Shown, frozen=True, kw_only=True):
     assigned_at: float = 0.0
     state: str = "held"
     revoke_by: float | None = None
+    has_command: bool = False
+    """Whether the host has to run a command on the lease (`Hosts.take`)."""
 
     def _line(self) -> str:
         return f"{self.reservation} {self.component} {self.state}, token {self.token}"
@@ -321,6 +324,80 @@ class Host(Shown, frozen=True, kw_only=True):
 
     def _line(self) -> str:
         return join_words([self.slot, self.state, "cordoned" if self.cordoned else None, f"{len(self.leases)} leases"])
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The command of a lease, as a host gets it: a JSON text, and its signature (docs/reference/protocol.md, "The
+    signature of a command"). The host verifies the signature before it reads the text.
+    """
+
+    command: str
+    signature: str
+
+    def __repr__(self) -> str:
+        """Return a text without the command, which may have secrets."""
+        return f"Taken({len(self.command)} characters)"
+
+
+class Execution(Shown, frozen=True, kw_only=True):
+    """The run of a command on one lease."""
+
+    _cells_shown: ClassVar[str] = "component slot token state exit_code signal why error started_at ended_at bytes"
+
+    component: str
+    slot: str
+    token: int
+    state: str = "taken"
+    """`taken`, `started` or `ended`."""
+    taken_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    """The number of the signal that ended it."""
+    why: str | None = None
+    """How it ended: see `Command.why`."""
+    error: str | None = None
+    """Why it did not start, or was lost."""
+    tail: str = ""
+    """The end of its output."""
+    bytes: int = 0
+    """How much output there has been in all."""
+
+    def _line(self) -> str:
+        ended = describe_end(self.why, self.exit_code, self.signal)
+        return join_words([self.component, f"on {self.slot}", ended or self.state])
+
+
+class Command(Shown, frozen=True, kw_only=True):
+    """The command of a reservation, its state, and its runs on leases."""
+
+    _cells_shown: ClassVar[str] = "reservation phase reason state exit_code signal why executions"
+
+    reservation: str
+    phase: Phase
+    reason: str | None = None
+    state: str = "waiting"
+    """`waiting`, `running` or `ended`."""
+    exit_code: int | None = None
+    signal: int | None = None
+    why: str | None = None
+    """How it ended: `exited`, `signal`, `not_started`, `out_of_memory`, `revoked`, `fenced`, `limit` or `lost`. None:
+    it has not ended, or its host has not reported yet. Of several instances: that of the first one that failed, else of
+    the first one that ended.
+    """
+    run: dict[str, Any] = {}
+    """The command as it was submitted, with hidden values of the environment."""
+    executions: tuple[Execution, ...] = ()
+    """Its runs, the earliest first. Each new lease has a new run."""
+
+    @property
+    def last(self) -> Execution | None:
+        """The last run; None: no host has taken the command yet."""
+        return self.executions[-1] if self.executions else None
+
+    def _line(self) -> str:
+        return join_words([self.reservation, describe_end(self.why, self.exit_code, self.signal) or self.state])
 
 
 class Answer(Shown, frozen=True, kw_only=True):
@@ -455,6 +532,8 @@ class Explanation(Shown, frozen=True, kw_only=True):
     """When it is expected to start: `low`, `median`, `high`, `late` (10, 50, 90, 95 %) and `as_of`, times in seconds
     since the epoch; or `unknown`, the reason why that is not known. None: there is no forecast.
     """
+    ended: str | None = None
+    """How the command of the reservation ended, as a sentence; None: it has none, or it has not ended."""
     account: str | None = None
     """A sentence about the balance of the reservation's quota account and when the account can pay again; None if
     accounts do not decide when this reservation is leased.
@@ -468,7 +547,7 @@ class Explanation(Shown, frozen=True, kw_only=True):
 
     def _describe_more(self) -> list[str]:
         lines = [] if self.eta is None else [describe_eta(self.eta, max(self.as_of or 0.0, self.eta["as_of"]))]
-        lines += [] if self.account is None else [self.account]
+        lines += [each for each in (self.ended, self.account) if each is not None]
         lines += [f"pool {name}: {text}" for name, texts in self.pools.items() for text in texts]
         return [*lines, *self.describe_advice()]
 
@@ -503,7 +582,7 @@ class Conditions(Shown, frozen=True, kw_only=True):
 
 _SAME_FIELDS: Final = (
     *("phase", "reason", "as_of", "headline", "change", "rules_version"),
-    *("needs", "pools", "account", "conditions", "eta"),
+    *("needs", "pools", "account", "conditions", "eta", "ended"),
 )
 """The fields that an answer and an explanation have in common, with the same names."""
 

@@ -4,8 +4,8 @@ must be added to both.
 `scheduler/model/command_schemas.py` checks the fields, `scheduler/model/reservations.py` stores them.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, Literal, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NotRequired, TypedDict
 
 
 class CallbackFields(TypedDict):
@@ -25,6 +25,23 @@ class ComponentFields(TypedDict, total=False):
     kind: Literal["essential", "elastic"]
     resources: Mapping[str, float]
     labels: Mapping[str, str]
+
+
+class Run(TypedDict):
+    """A command that the hosts of a reservation's leases run: all essential instances run it, each on its slot.
+
+    `grace`: seconds between `stop_signal` and KILL. `on_exit`: which exit codes release the reservation: 0 (`fail`) or
+    all (`release`); any other outcome fails it, and its restart policy decides.
+    """
+
+    argv: Sequence[str]
+    env: NotRequired[Mapping[str, str]]
+    cwd: NotRequired[str | None]
+    user: NotRequired[str | None]
+    stop_signal: NotRequired[Literal["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"]]
+    grace: NotRequired[float | str | None]
+    on_exit: NotRequired[Literal["fail", "release"]]
+    image: NotRequired[str | None]
 
 
 class ReservationFields(TypedDict, total=False):
@@ -53,6 +70,7 @@ class ReservationFields(TypedDict, total=False):
     on_lease: CallbackFields
     on_end: CallbackFields
     key: str
+    run: Run
 
 
 FIELDS: Final = """\b
@@ -90,5 +108,15 @@ Fields of a reservation, in --file and in Client.reserve:
   on_lease          a Celery task that is sent when it is leased
   on_end            a Celery task that is sent when it has ended; each has
     task            the name of the task
-    queue           the queue that its workers read"""
+    queue           the queue that its workers read
+  run               a command that the hosts of its leases run; it has
+    argv            the program and its arguments
+    env             variables of its environment, texts by name
+    cwd             its working directory on the host
+    user            the user of the host for its processes
+    stop_signal     the signal that ends it: "TERM" (default), "INT", ...
+    grace           seconds from that signal to KILL; default: the rules'
+    on_exit         "fail" (default): exit code 0 releases the reservation;
+                    "release": every exit code does
+    image           the container image in which it runs"""
 """The fields of a reservation and their descriptions, as text. `leasehold reserve --help` prints it."""

@@ -18,6 +18,7 @@ from scheduler.store.revisions import make_sqlite_url
 from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
 from workers.ec2 import EMULATOR_SECRET_VARIABLE
 from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
+from workers.environment import OWN_STACK_VARIABLE
 from workers.setting_types import SecretText
 from workers.settings import AwsSettings, BrokerSettings, DatabaseSettings, Settings, read_settings
 
@@ -142,6 +143,8 @@ def configure(
         **({PATH_VARIABLE: str(path)} if path else {}),
         "LEASEHOLD_BROKER__URL": broker_url,
         "LEASEHOLD_DATABASE__URL": database_url,
+        # Only the owner of the stack knows the password of its own Redis.
+        OWN_STACK_VARIABLE: "1" if redis_programs else "0",
         **emulator_environment,
         # `leasehold alive beat` reads the age of this file.
         **({} if settings.celery.beat_file else {"LEASEHOLD_CELERY__BEAT_FILE": str(folder / "beat")}),

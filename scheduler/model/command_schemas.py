@@ -5,12 +5,15 @@ Fields have the names that scenario files use. The message around a request also
 may have `reply_to` (the address for the answer).
 """
 
+import json
+import re
 from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from scheduler.model.reservations import Callback, Component, Request
 from scheduler.model.rules import AccountKeys
+from scheduler.model.runs import Why
 from scheduler.model.validation import (
     MOST_NAME,
     After,
@@ -23,6 +26,7 @@ from scheduler.model.validation import (
     KeyHash,
     LabelMap,
     Name,
+    Nonce,
     Positive,
     PositiveSeconds,
     ResourceMap,
@@ -80,6 +84,93 @@ def _is_instance(name: str, counts: dict[str, int]) -> bool:
     return count > 1 and index.isdecimal() and str(int(index)) == index and int(index) < count
 
 
+MOST_ARGUMENTS: Final = 1000
+MOST_RUN_BYTES: Final = 65_536
+MOST_TAIL: Final = 8192
+"""The most characters of the end of an output."""
+_HIDDEN: Final = "***"
+"""What a fault shows in place of a value of a command, which may be a secret."""
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
+_OWN_PREFIX: Final = "LEASEHOLD_"
+
+
+def _plain_text(value: object) -> str:
+    if not isinstance(value, str) or "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise expected("a text of whole characters, without NUL", got=_HIDDEN)
+    return value
+
+
+def _arguments(value: object) -> object:
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= MOST_ARGUMENTS:
+        got = f"{len(value)} of them" if isinstance(value, list | tuple) else _HIDDEN
+        raise expected(f"a list of 1 to {MOST_ARGUMENTS} texts", got=got)
+    if value[0] == "":
+        raise expected("a program as the first text", got="an empty text")
+    return value
+
+
+def _environment(value: object) -> object:
+    if not isinstance(value, dict):
+        raise expected("a table of texts", got=_HIDDEN)
+    for name in value:
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            # The name may be a misplaced value.
+            raise expected("names of letters, digits and _, of which the first is no digit", got=_HIDDEN)
+        if name.startswith(_OWN_PREFIX):
+            raise expected(f"no name that begins with {_OWN_PREFIX}", got=name)
+    return value
+
+
+def _folder(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or len(value) > MOST_PATH:
+        raise expected(f"an absolute path of at most {MOST_PATH} characters")
+    return _plain_text(value)
+
+
+def _account_name(value: object) -> str:
+    if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
+        raise expected("the name of a user of the host")
+    return value
+
+
+MOST_PATH: Final = 4096
+StopSignal = Literal["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"]
+
+
+class RunDocument(Document):
+    """The command of a reservation, which the hosts of its leases run. `cwd`: the working directory; `user`: the user
+    of the host for its processes; None: the host decides. `grace`: seconds from `stop_signal` to KILL when it has to
+    end; None: the `preemption_grace` of the rules. `on_exit`: which exit codes release the reservation: 0 (`fail`) or
+    all (`release`). `image`: the container image; None: no container.
+    """
+
+    argv: Annotated[tuple[Annotated[str, Before(_plain_text)], ...], Before(_arguments)]
+    env: Annotated[dict[str, Annotated[str, Before(_plain_text)]], Before(_environment)] = {}
+    cwd: Annotated[str, Before(_folder)] | None = None
+    user: Annotated[str, Before(_account_name)] | None = None
+    stop_signal: StopSignal = "TERM"
+    grace: Seconds | None = None
+    on_exit: Literal["fail", "release"] = "fail"
+    image: Text | None = None
+
+    def check_fields(self) -> None:
+        """Raise ExpectedError if the command is too long."""
+        if (size := len(self.text.encode())) > MOST_RUN_BYTES:
+            raise expected(f"at most {MOST_RUN_BYTES} bytes as JSON", got=f"{size} bytes")
+
+    @cached_property
+    def text(self) -> str:
+        """The command as JSON, in the form that is stored."""
+        return json.dumps(self.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
+
+
+def _run_table(value: object) -> object:
+    if not isinstance(value, dict | RunDocument):
+        raise expected("a table", got=_HIDDEN)
+    return value
+
+
 class ReservationDocument(Document):
     """The document of a `submit` request: the reservation that a producer wants."""
 
@@ -104,6 +195,7 @@ class ReservationDocument(Document):
     on_lease: CallbackDocument | None = None
     on_end: CallbackDocument | None = None
     key_hash: KeyHash | None = None
+    run: Annotated[RunDocument, Before(_run_table)] | None = None
 
     def check_fields(self) -> None:
         """Raise ExpectedError if fields contradict each other. A reservation needs a system or a pool, not both. If it
@@ -305,6 +397,75 @@ class HostDocument(Document):
     run: Name | None = None
 
 
+class ExecutionDocument(HostDocument):
+    """A report of a host about the command of a lease on its slot. `run`: the run of its agent. `token`: the fencing
+    token of the lease.
+    """
+
+    run: Name
+    reservation: Name
+    component: Name
+    token: Count
+
+
+class TakeDocument(ExecutionDocument):
+    """A request of a host for the command of a lease on its slot. `nonce`: a random text for this request, for which
+    the answer is signed.
+    """
+
+    nonce: Nonce
+
+
+def _tail(value: object) -> str:
+    if not isinstance(value, str) or len(value) > MOST_TAIL:
+        raise expected(f"a text of at most {MOST_TAIL} characters", got=_HIDDEN)
+    # A host decodes bytes with replacement; what a database cannot store is replaced here.
+    return "".join("\ufffd" if char == "\0" or "\ud800" <= char <= "\udfff" else char for char in value)
+
+
+class OutputDocument(ExecutionDocument):
+    """A report about the output of a running command. `tail`: the end of the output; `bytes`: how much there was."""
+
+    tail: Annotated[str, Before(_tail)] = ""
+    bytes: Count = 0
+
+
+def _exit_code(value: object) -> object:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_EXIT_CODE:
+        raise expected(f"an exit code of 0 to {MOST_EXIT_CODE}")
+    return value
+
+
+def _signal(value: object) -> object:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST_SIGNAL:
+        raise expected(f"the number of a signal, 1 to {MOST_SIGNAL}")
+    return value
+
+
+MOST_EXIT_CODE: Final = 255
+MOST_SIGNAL: Final = 64
+
+
+class ExitedDocument(OutputDocument):
+    """A report that the run of a command on one lease has ended. `error`: one line about a command that did not start
+    or was lost.
+    """
+
+    why: Why
+    exit_code: Annotated[int, Before(_exit_code)] | None = None
+    signal: Annotated[int, Before(_signal)] | None = None
+    error: Text | None = None
+
+    def check_fields(self) -> None:
+        """Raise ExpectedError if the outcome contradicts itself."""
+        if self.exit_code is not None and self.signal is not None:
+            raise expected("an exit code or a signal", key="signal", got=self.signal)
+        if self.why == "exited" and self.exit_code is None:
+            raise expected("an exit code, because why is exited", key="exit_code", got=None)
+        if self.why == "signal" and self.signal is None:
+            raise expected("the number of a signal, because why is signal", key="signal", got=None)
+
+
 def _table(value: object) -> object:
     if not isinstance(value, dict):
         raise expected("a table")
@@ -362,6 +523,12 @@ class QueryDocument(Question):
 
 class ExplainDocument(Question):
     """The document of a request for the reason why a reservation waits, and for the change that would end the wait."""
+
+    reservation: Name
+
+
+class CommandDocument(Question):
+    """The document of a request for the command of a reservation, with its runs and the end of their output."""
 
     reservation: Name
 

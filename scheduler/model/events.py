@@ -17,6 +17,7 @@ EVENT_NAMES: Final = (
     *("slot_adopted", "slot_asked_again", "slot_end_refused", "slot_interrupted", "slot_maintenance", "slot_removed"),
     *("slot_stop_done", "slot_stop_refused"),
     *("account_set", "account_reset", "account_forgotten", "principal_added", "principal_rotated", "principal_removed"),
+    *("principal_granted", "principal_withdrawn"),
     *("key_set_aside", "machine_end_refused", "machine_orphaned", "message_refused", "register_refused"),
     *("restored", "rules_changed"),
 )

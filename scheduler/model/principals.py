@@ -9,7 +9,7 @@ as for one of another principal, so that it cannot find out which ids are in use
 import hashlib
 import hmac
 from collections.abc import Mapping
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -26,16 +26,28 @@ WORKER: Final = "leasehold"
 """Name of the only principal with the role `worker`. `leasehold migrate` creates it, and it cannot be removed."""
 
 
+Right = Literal["run"]
+"""What a principal may do only if it was granted. `run`: submit reservations whose hosts run a command."""
+RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
+
+
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """The sender of a message, as its signature proves.
 
     `accounts`: the quota accounts for which a producer may submit reservations. A principal of the role `host` may act
-    for the slot that has the principal's name.
+    for the slot that has the principal's name. `key`: the key that signed the message, with which a command for its
+    host is signed; None outside a message.
     """
 
     name: str
     role: Role
     accounts: tuple[str, ...] = ()
+    rights: tuple[Right, ...] = ()
+    key: bytes | None = None
+
+    def __repr__(self) -> str:
+        """Return the principal as text without its key."""
+        return f"Principal(name={self.name!r}, role={self.role!r}, accounts={self.accounts!r}, rights={self.rights!r})"
 
 
 _OPERATOR: Final = frozenset[Role]({"operator"})
@@ -62,6 +74,30 @@ def find_account_fault(principal: Principal | None, account: str | None) -> Faul
         return None
     wanted = f"one of the accounts of {principal.name}: {', '.join(principal.accounts) or 'it has none'}"
     return Fault("account", wanted, show(account), "forbidden")
+
+
+def find_run_fault(principal: Principal | None, *, trusts_unsigned: bool) -> Fault | None:
+    """Return a fault if this sender may not submit a command (`run`). Return None if it may.
+
+    `trusts_unsigned`: whether this is a local stack, whose Redis only its owner can reach. Only there an unsigned
+    request may have a command, whatever `access.mode` is.
+    """
+    if principal is None:
+        wanted = "a request that a principal with the right run has signed (`leasehold principals add --may run`)"
+        return None if trusts_unsigned else Fault("run", wanted, "an unsigned request", "forbidden")
+    if "run" in principal.rights:
+        return None
+    wanted = f"a principal with the right run (`leasehold principals may {principal.name} run` grants it)"
+    return Fault("run", wanted, f"{principal.name} without it", "forbidden")
+
+
+def find_reader_fault(principal: Principal | None, *, trusts_unsigned: bool) -> Fault | None:
+    """Return a fault if this sender may not read any command. Return None if it may read those that it owns. Unsigned
+    requests may only where they may submit commands, too.
+    """
+    if principal is not None or trusts_unsigned:
+        return None
+    return Fault("principal", "a request that a principal has signed", "an unsigned request", "forbidden")
 
 
 def owns(principal: Principal | None, reservation: Reservation) -> bool:
@@ -99,6 +135,28 @@ def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
     if principal is None or principal.role != "host" or slot == principal.name:
         return None
     return Fault("slot", f"{principal.name}, the slot of this principal", show(slot), "forbidden")
+
+
+def find_report_fault(principal: Principal | None, slot: str) -> Fault | None:
+    """Return a fault if this sender may not report about commands on the slot. Return None if it may.
+
+    Unsigned requests may not, in every mode: a report ends a lease, and its sender gets commands.
+    """
+    if principal is None:
+        wanted = f"a request that the principal {slot} with the role host has signed"
+        return Fault("principal", wanted, "an unsigned request", "forbidden")
+    return find_host_fault(principal, slot)
+
+
+def find_renewal_fault(principal: Principal, name: str, current: Reservation | None) -> Fault | None:
+    """Return a fault if this host may not renew the reservation. Return None if it may: the reservation has a command,
+    and a lease on the slot of the host.
+    """
+    if current is not None and current.run is not None:
+        held = {lease.slot for lease in current.leases if lease.state != "claimed"}
+        if principal.name in held:
+            return None
+    return Fault("reservation", f"a reservation with a command on {principal.name}", show(name), "unknown")
 
 
 def is_key_of(key_hash: str, key: str | None) -> bool:

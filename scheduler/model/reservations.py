@@ -14,6 +14,7 @@ import msgspec
 from scheduler.model.accounts import FREE, NOTHING, Levels, add, at_level
 from scheduler.model.events import Event
 from scheduler.model.resources import Labels, shape_of
+from scheduler.model.runs import WAITING, RunState
 from scheduler.model.transitions import ENDED, RESERVATION_MOVES, Cause, Phase, check_move
 
 ComponentKind = Literal["essential", "elastic"]
@@ -230,6 +231,8 @@ class PublicReservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     leases: tuple[Lease, ...] = ()
     principal: str | None = None
     """Name of the principal that submitted the reservation; None: the request was not signed."""
+    run: RunState | None = None
+    """The state of the command that the hosts of the leases run; None: the reservation has no command."""
 
 
 class Reservation(PublicReservation, frozen=True, kw_only=True, gc=False):
@@ -403,6 +406,8 @@ def move_reservation(
         changes.setdefault("finished_at", now)
     elif to == "pending":
         changes.setdefault("planned_start", None)
+    if reservation.run is not None and (to in ENDED or to == "pending"):
+        changes.setdefault("run", WAITING if to == "pending" else _ended(reservation.run))
     moved = msgspec.structs.replace(reservation, phase=to, changed_at=now, reason=reason, **changes)
     detail: dict[str, Any] = {"from": reservation.phase}
     if reason:
@@ -415,3 +420,8 @@ def move_reservation(
     detail.update(details)
     event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail)
     return moved, event
+
+
+def _ended(run: RunState) -> RunState:
+    """Return the state of a command whose reservation has ended. A host may report later how the command ended."""
+    return run if run.state == "ended" else RunState("ended")

@@ -36,6 +36,7 @@ _A_LENGTH = 'a duration > 0 (seconds, or like "30s", "15m", "1h")'
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*")
 _KEY = re.compile(r"[A-Za-z0-9_-]{32,200}")
+_NONCE = re.compile(r"[A-Za-z0-9_-]{16,200}")
 _KEY_HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -164,6 +165,12 @@ def _key_hash(value: object) -> str:
     return value
 
 
+def _nonce(value: object) -> str:
+    if not isinstance(value, str) or not _NONCE.fullmatch(value):
+        raise expected("a random text of 16 to 200 letters, digits, - and _")
+    return value
+
+
 def check_unicode(text: str, **context: object) -> str:
     """Return the text unchanged. Raises ExpectedError if UTF-8 or a database cannot store the text.
 
@@ -210,6 +217,8 @@ Text = Annotated[str, Before(_text)]
 Key = Annotated[str, Before(_key)]
 """A secret key. Error messages never show the key."""
 KeyHash = Annotated[str, Before(_key_hash)]
+Nonce = Annotated[str, Before(_nonce)]
+"""A random text that the sender makes for one request."""
 ResourceMap = Annotated[dict[Name, Amount], Before(_few)]
 CountMap = Annotated[dict[Name, Count], Before(_few)]
 LabelMap = Annotated[dict[Name, Text], Before(_few)]

@@ -11,6 +11,7 @@ import msgspec
 from scheduler.model.accounts import Levels
 from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation, split_declined, usable_cores
+from scheduler.model.runs import Outcome
 from scheduler.model.slots import Slot, has_machine_of
 from scheduler.model.view import Gone, Row
 from scheduler.ports import OutboxMessage
@@ -43,6 +44,8 @@ class ChangeSet:
     """Cluster time of the transaction."""
     is_change: bool = False
     """Whether the transaction wrote more than time marks such as `last_seen`. Then a tick should run."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    """How commands have ended, by the reports of their hosts."""
 
     @property
     def turned_slots(self) -> bool:

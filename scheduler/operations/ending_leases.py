@@ -73,8 +73,8 @@ def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason
     return returned
 
 
-def _end_at_limit(work: UnitOfWork, rules: Rules, current: Reservation) -> Reservation:
-    return end_reservation(work, rules, current, "expired", LIMIT)
+def _end_at_limit(work: UnitOfWork, rules: Rules, current: Reservation, **changes: Any) -> Reservation:
+    return end_reservation(work, rules, current, "expired", LIMIT, **changes)
 
 
 def revoke(
@@ -155,17 +155,26 @@ def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
     return msgspec.structs.replace(current, component_restarts=dict(counts) or None)
 
 
-def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
+def end_failed(
+    work: UnitOfWork,
+    rules: Rules,
+    current: Reservation,
+    reason: str,
+    died: Sequence[str],
+    details: Mapping[str, Any] = NO_DETAILS,
+    **changes: Any,
+) -> Reservation:
     """Move a reservation to the phase `failed`, because its instances `died` (names) were lost for this `reason`.
     Return its new row. If the restart policy will restart the reservation, the restarts of these instances are counted.
-    A reservation at its limit ends as expired, so that it is not restarted.
+    A reservation at its limit ends as expired, so that it is not restarted. `details`: further details of the event;
+    `changes`: other fields of the new row.
     """
     if is_at_limit(current):
-        return _end_at_limit(work, rules, current)
-    details = {"died": list(died)} if died else {}
+        return _end_at_limit(work, rules, current, **changes)
+    details = {**details, **({"died": list(died)} if died else {})}
     if may_restart_again(current, rules):
         current = count_restarts(current, died)
-    return end_reservation(work, rules, current, "failed", reason, failed_at=work.now, details=details)
+    return end_reservation(work, rules, current, "failed", reason, failed_at=work.now, details=details, **changes)
 
 
 def add_instance_event(

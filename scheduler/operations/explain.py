@@ -18,6 +18,7 @@ from scheduler.model.faults import fault, one_of
 from scheduler.model.machines import Offering
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import InForce, Rules, RulesInForce
+from scheduler.model.runs import describe_run
 from scheduler.model.view import View
 from scheduler.operations.costs import add_spending
 from scheduler.operations.market import list_unlisted, resolve_rules
@@ -46,7 +47,8 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
     None: there is none. `conditions`: the conditions of a lease in a fixed order, each with
     `name`, `met` (null: not applicable or not known) and `evidence` (see `explain.matrix`). `account`: a sentence about
     the balance of its account and when the account can pay again; None where accounts do not count. `pools`: what
-    pauses launches in the pools that may serve the reservation.
+    pauses launches in the pools that may serve the reservation. `ended`: how its command ended, as a sentence; null if
+    it has not, and missing without a command.
     """
     deadline = monotonic() + patience
     now, row = ports.store.now(), _find(ports, name)
@@ -92,7 +94,8 @@ def _find_eta(ports: Ports, name: str) -> dict[str, Any] | None:
 
 
 def _describe(row: Reservation, now: float) -> dict[str, Any]:
-    return {"reservation": row.id, "phase": row.phase, "reason": row.reason, "as_of": now}
+    found: dict[str, Any] = {"reservation": row.id, "phase": row.phase, "reason": row.reason, "as_of": now}
+    return found if row.run is None else found | {"ended": describe_run(row.run)}
 
 
 def explain_wait(

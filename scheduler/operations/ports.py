@@ -115,6 +115,10 @@ class Ports:
     """
     warn: Callable[..., object] = lambda _sentence, **_fields: None
     """Writes a warning to the log of this process: `warn("Sentence.", action="noun.verb", slot=…)`. Default: no log."""
+    is_own_stack: bool = False
+    """Whether this process belongs to a stack that `leasehold up` runs with a Redis of its own. Only the owner of the
+    stack can reach that Redis.
+    """
     is_bounded: bool = True
     """Whether a tick limits its work for one principal. False in a simulation, where each tick plans everything."""
 
@@ -192,6 +196,8 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
         _count_boots(ports.meter, change_set)
         _observe_times(ports.meter, change_set)
         _count_spending(ports.meter, change_set)
+        for outcome in change_set.outcomes:
+            ports.meter.count("leasehold_command_outcomes_total", {"why": outcome.why})
         _warn_of_refusals(ports, change_set)
 
 

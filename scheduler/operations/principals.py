@@ -1,5 +1,5 @@
-"""Commands about principals (senders of messages, each with a role and a key): add a principal, replace its key, or
-remove it. Each change appends an event.
+"""Commands about principals (senders of messages, each with a role and a key): add a principal, replace its key, grant
+or withdraw a right, or remove it. Each change appends an event.
 """
 
 from collections.abc import Mapping
@@ -8,22 +8,28 @@ from typing import Any, Final, Literal
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.principals import WORKER
+from scheduler.model.principals import WORKER, Right
 from scheduler.model.validation import Document, Fault, InvalidInputError, Name, read_document, show, suggest
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.ports import Store, StoredPrincipal, Transaction
 from scheduler.protocol.signing import make_key
+from scheduler.protocol.verbs import VERBS
 
 GRACE_SECONDS: Final = 3600.0
 """Default of the seconds for which the previous key of a principal is still accepted after its key was replaced."""
 
 
 class NewPrincipal(Document):
-    """The document of a new principal: its name, role and accounts. Only a producer may have accounts."""
+    """The document of a new principal: its name, role, accounts and rights. Only a producer may have accounts."""
 
     name: Name
     role: Literal["producer", "operator", "host", "reader"]
     accounts: list[Name] = []
+    rights: list[Right] = []
+
+
+_SUBMITTERS: Final = VERBS["submit"].roles
+"""The roles that can use the right `run`."""
 
 
 @repeated_if_overtaken
@@ -34,12 +40,19 @@ def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
     given = read_document(NewPrincipal, document)
     if given.accounts and given.role != "producer":
         raise InvalidInputError([Fault("accounts", "no accounts for a role other than producer", show(given.accounts))])
+    if given.rights:
+        _check_role(given.role)
     with store.transaction() as transaction:
         if given.name in transaction.load_principals():
             raise InvalidInputError([Fault("name", "a name that no principal has", show(given.name))])
         accounts = tuple(dict.fromkeys(given.accounts))
         row = StoredPrincipal(
-            name=given.name, role=given.role, accounts=accounts, key=make_key(), created_at=transaction.now()
+            name=given.name,
+            role=given.role,
+            accounts=accounts,
+            key=make_key(),
+            created_at=transaction.now(),
+            rights=tuple(dict.fromkeys(given.rights)),
         )
         _save(transaction, row, "principal_added")
     return row
@@ -59,6 +72,30 @@ def rotate_principal(store: Store, name: str, grace_seconds: float = GRACE_SECON
         )
         _save(transaction, row, "principal_rotated")
     return row
+
+
+@repeated_if_overtaken
+def change_right(store: Store, name: str, right: Right, *, has_it: bool) -> StoredPrincipal:
+    """Grant a right to a principal, or withdraw it. Return the principal. Raises InvalidInputError for an unknown name,
+    and for a role that cannot use the right. A right that the principal has, or lacks, already changes nothing.
+    """
+    with store.transaction() as transaction:
+        current = _find(transaction.load_principals(), name)
+        if has_it:
+            _check_role(current.role)
+        if (right in current.rights) == has_it:
+            return current
+        rights = {*current.rights, right} if has_it else {*current.rights} - {right}
+        row = msgspec.structs.replace(current, rights=tuple(sorted(rights)))
+        _save(transaction, row, "principal_granted" if has_it else "principal_withdrawn")
+    return row
+
+
+def _check_role(role: str) -> None:
+    if role not in _SUBMITTERS:
+        raise InvalidInputError(
+            [Fault("rights", f"a role that submits: {' or '.join(sorted(_SUBMITTERS))}", show(role))]
+        )
 
 
 @repeated_if_overtaken
@@ -87,4 +124,6 @@ def _save(transaction: Transaction, row: StoredPrincipal, event: str) -> None:
 
 
 def _describe(row: StoredPrincipal, name: str, now: float) -> Event:
-    return Event(at=now, name=name, cause="operator", detail={"principal": row.name, "role": row.role})
+    detail: dict[str, Any] = {"principal": row.name, "role": row.role}
+    detail |= {"rights": list(row.rights)} if row.rights else {}
+    return Event(at=now, name=name, cause="operator", detail=detail)

@@ -16,6 +16,7 @@ from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import NO_DETAILS, Lease, Reservation, move_reservation
+from scheduler.model.runs import Outcome
 from scheduler.model.slots import Slot, has_machine_of, move_slot, without_machine
 from scheduler.model.transitions import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
 from scheduler.model.view import Row
@@ -141,6 +142,10 @@ class UnitOfWork:
         """
         self.heard: Mapping[str, float] = {}
         """Slot id -> the time of the last heartbeat of the host's agent, for registrations by another run of it."""
+        self.cluster = ""
+        """The identity of the cluster, for the signatures of commands; "": not needed."""
+        self.outcomes: list[Outcome] = []
+        """How commands have ended, by the reports of this transaction."""
         self.spent: dict[str, Levels] = {}
         """Account id -> what the account paid in this transaction for the use of leases, by level."""
         self.submitted = 0
@@ -441,7 +446,9 @@ class UnitOfWork:
         if outgoing := self._list_callbacks():
             self.transaction.save_outgoing(outgoing)
         is_change = bool(self._changed or gone)
-        return ChangeSet(rows, gone, self._events, outgoing, self.slots, hosts, self.spent, self.now, is_change)
+        return ChangeSet(
+            rows, gone, self._events, outgoing, self.slots, hosts, self.spent, self.now, is_change, self.outcomes
+        )
 
     def _list_callbacks(self) -> list[OutboxMessage]:
         found = []

@@ -16,6 +16,7 @@ from scheduler.ports.cluster import ClusterRow, LeaderTerm, StoreUnavailableErro
 from scheduler.ports.ledger import CostLedger, CostWriter
 from scheduler.ports.market import MarketReads, MarketWrites, PriceHistory
 from scheduler.ports.run_times import RunTimeReads, RunTimeWrites
+from scheduler.ports.runs import RunReads, RunWrites
 from scheduler.ports.stored import (
     AppliedRules,
     EventFilter,
@@ -40,7 +41,7 @@ class ConflictError(StoreUnavailableError):
     """Raised when the database rolled a transaction back because of a concurrent one. Repeat the whole transaction."""
 
 
-class Transaction(CostWriter, MarketWrites, RunTimeWrites, Protocol):
+class Transaction(CostWriter, MarketWrites, RunTimeWrites, RunWrites, Protocol):
     """One atomic unit of reading and writing. Reads see the transaction's own writes.
 
     Rows that are read for writing stay locked until the end, so no other transaction changes a row between its test and
@@ -241,7 +242,7 @@ class Transaction(CostWriter, MarketWrites, RunTimeWrites, Protocol):
         """
 
 
-class Store(CostLedger, MarketReads, PriceHistory, RunTimeReads, Protocol):
+class Store(CostLedger, MarketReads, PriceHistory, RunReads, RunTimeReads, Protocol):
     """The port to the database with the authoritative rows, in SQL, or in memory for the simulator.
 
     Every error of a database driver is raised as StoreUnavailableError, StaleWriteError, DeposedError or ConflictError.

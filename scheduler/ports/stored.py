@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.principals import Principal
+from scheduler.model.principals import Principal, Right
 from scheduler.model.reservations import Callback
 from scheduler.model.rules import Rules
 from scheduler.model.view import Kind
@@ -57,6 +57,7 @@ class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     previous_key: str | None = None
     previous_until: float | None = None
+    rights: tuple[Right, ...] = ()
 
     def __repr__(self) -> str:
         """Return the principal as text without its keys."""
@@ -64,8 +65,8 @@ class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> Principal:
-        """Return the name, role and accounts of the principal, without keys and times."""
-        return Principal(name=self.name, role=self.role, accounts=self.accounts)
+        """Return the name, role, accounts and rights of the principal, without keys and times."""
+        return Principal(name=self.name, role=self.role, accounts=self.accounts, rights=self.rights)
 
     def list_keys(self, now: float) -> list[str]:
         """Return the keys of this principal that are valid at `now`."""

@@ -13,6 +13,8 @@ Role = Literal["producer", "operator", "host", "reader", "worker"]
 _PRODUCER: Final = frozenset[Role]({"producer", "operator"})
 _OPERATOR: Final = frozenset[Role]({"operator"})
 _HOST: Final = frozenset[Role]({"host", "operator"})
+_ONLY_HOST: Final = frozenset[Role]({"host"})
+_HOLDER: Final = frozenset[Role]({"producer", "operator", "host"})
 _READER: Final = frozenset[Role]({"producer", "operator", "reader"})
 
 
@@ -55,6 +57,13 @@ class Verb(NamedTuple):
     """Whether a worker carries out the requests together in one transaction if several of them wait. Requests with
     other verbs are rare, or lock other rows.
     """
+    is_report: bool = False
+    """Whether a host sends the requests about a command on a lease that it holds. Without a signature they are refused
+    in every mode.
+    """
+    keeps_answer: bool = True
+    """Whether the answer is stored, and a copy of the request gets it again. Otherwise a copy is carried out again.
+    """
     is_search: bool = False
     """Whether a worker reads all rows and plans on a copy of them, and so may take seconds. It leaves a process of its
     pool to other requests meanwhile.
@@ -95,7 +104,7 @@ _ENTRIES: Final = (
     Verb(
         "reservations.renew",
         "HolderDocument",
-        _PRODUCER,
+        _HOLDER,
         "reservation",
         put_off="last",
         needs_key=True,
@@ -125,6 +134,12 @@ _ENTRIES: Final = (
     # Hosts repeat registrations.
     Verb("reservations.register", "RegisterDocument", _HOST, "slot", put_off="first"),
     Verb("reservations.leave", "HostDocument", _HOST, "slot", put_off="last"),
+    # The answer has the command, and the lease is checked again for each copy.
+    Verb("reservations.take", "TakeDocument", _ONLY_HOST, "slot", is_report=True, keeps_answer=False),
+    Verb("reservations.started", "ExecutionDocument", _HOST, "slot", put_off="last", is_report=True),
+    # Hosts repeat these reports.
+    Verb("reservations.output", "OutputDocument", _HOST, "slot", put_off="first", is_report=True, keeps_answer=False),
+    Verb("reservations.exited", "ExitedDocument", _HOST, "slot", put_off="last", is_report=True),
     Verb(
         "reservations.account",
         "AccountDocument",
@@ -160,6 +175,14 @@ _ENTRIES: Final = (
         "QueryDocument",
         _READER,
         Route("POST", "/reservations/query"),
+        changes="nothing",
+        put_off="first",
+    ),
+    Verb(
+        "reservations.command",
+        "CommandDocument",
+        _PRODUCER,
+        Route("GET", "/reservations/{reservation}/command", "reservation"),
         changes="nothing",
         put_off="first",
     ),
@@ -205,5 +228,7 @@ KEY_VERBS: Final = _list_verbs(lambda each: each.needs_key)
 QUESTIONS: Final = _list_verbs(lambda each: each.changes == "nothing")
 OPERATOR_VERBS: Final = _list_verbs(lambda each: each.roles == _OPERATOR and each.changes != "nothing")
 """Verbs of changes that only operators may make."""
-HOST_VERBS: Final = _list_verbs(lambda each: each.roles == _HOST and each.changes != "nothing")
-"""Verbs of changes that hosts of static pools make."""
+HOST_VERBS: Final = _list_verbs(lambda each: each.roles == _HOST and each.changes != "nothing" and not each.is_report)
+"""Verbs of changes that hosts of static pools make to their slots."""
+REPORT_VERBS: Final = _list_verbs(lambda each: each.is_report)
+"""Verbs with which hosts take commands and report about them."""

@@ -18,6 +18,7 @@ from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import PriceChange, StoredMarket
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.run_times import RunTimes
+from scheduler.model.runs import Execution
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
 from scheduler.model.view import KINDS, RecentWrites, Row
@@ -33,7 +34,7 @@ from scheduler.ports import (
     StoredRules,
 )
 from scheduler.ports.store import Store
-from scheduler.store.memory_transaction import MemoryTransaction, World
+from scheduler.store.memory_transaction import MemoryTransaction, World, list_executions
 from scheduler.store.shared_rules import RECENT_SECONDS, ReadsCosts
 
 Key = TypeVar("Key")
@@ -203,6 +204,15 @@ class MemoryStore(ReadsCosts, Store):
     def find_run_times(self, ids: Sequence[str] | None = None) -> list[RunTimes]:
         known = self._world.run_times
         return [known[name] for name in sorted(known if ids is None else set(ids)) if name in known]
+
+    @override
+    def find_command(self, reservation: str) -> str | None:
+        return self._world.commands.get(reservation)
+
+    @override
+    def find_executions(self, reservation: str) -> list[Execution]:
+        with self._lock:
+            return list_executions(self._world.executions, [reservation])
 
     @override
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:

@@ -22,6 +22,7 @@ from scheduler.model.principals import WORKER
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.model.run_times import RunTimes
+from scheduler.model.runs import Execution, StoredCommand
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, INACTIVE, PHASES
 from scheduler.model.view import KINDS, Gone, Row
@@ -41,6 +42,7 @@ from scheduler.ports import (
 )
 from scheduler.ports.market import MarketWrites
 from scheduler.ports.run_times import RunTimeWrites
+from scheduler.ports.runs import RunWrites
 from scheduler.ports.store import Transaction
 from scheduler.protocol.signing import make_key
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
@@ -49,6 +51,8 @@ from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)
+RunKey = tuple[str, int, str]
+"""The key of a run of a command: see `Execution.key`."""
 Key = tuple[type[Row], str]
 """The key of a row in the memory store: the type and the id of the row."""
 
@@ -81,6 +85,10 @@ class World:
         self.costs: dict[CostKey, Cost] = {}
         self.booked_machines: dict[str, float] = {}
         """Machine without a slot -> the time until which its costs are booked."""
+        self.commands: dict[str, str] = {}
+        """Reservation id -> its command as JSON text."""
+        self.executions: dict[str, dict[RunKey, Execution]] = {}
+        """Reservation id -> the runs of its command."""
         self.answers: dict[str, StoredAnswer] = {}
         self.outgoing: dict[str, OutboxMessage] = {}
         self.rules = StoredRules(version=0, document={}, rules=Rules())
@@ -128,6 +136,8 @@ class World:
         kind, row_id = key
         if kind is Reservation:
             self._unlink(self.reservations[row_id], None)
+            self.commands.pop(row_id, None)
+            self.executions.pop(row_id, None)
         del self.rows[kind][row_id]
         self.written.pop(key, None)
 
@@ -234,11 +244,54 @@ class MemoryRunTimeWrites(RunTimeWrites):
         return cast("dict[str, AnyRow | None]", {key[1]: row for key, row in self._rows.items() if key[0] is kind})
 
 
+class MemoryRunWrites(RunWrites):
+    """The part of a transaction of the memory store that reads and writes commands and their runs. See RunWrites."""
+
+    _world: World
+    _commands: dict[str, str]
+    _executions: dict[RunKey, Execution]
+
+    @override
+    def save_commands(self, rows: Sequence[StoredCommand]) -> None:
+        self._commands |= {row.reservation: row.document for row in rows}
+
+    @override
+    def load_commands(self, reservations: Iterable[str]) -> dict[str, str]:
+        both = {**self._world.commands, **self._commands}
+        return {name: both[name] for name in reservations if name in both}
+
+    @override
+    def load_executions(self, reservations: Iterable[str]) -> list[Execution]:
+        wanted = [*reservations]
+        both = {name: {**self._world.executions.get(name, {})} for name in wanted}
+        for key, row in self._executions.items():
+            if key[0] in both:
+                both[key[0]][key] = row
+        return list_executions(both, wanted)
+
+    @override
+    def save_executions(self, rows: Sequence[Execution]) -> None:
+        self._executions |= {row.key: row for row in rows}
+
+    def _apply_runs(self) -> None:
+        world = self._world
+        world.commands.update((name, text) for name, text in self._commands.items() if name in world.reservations)
+        for key, run in self._executions.items():
+            if key[0] in world.reservations:
+                world.executions.setdefault(key[0], {})[key] = run
+
+
+def list_executions(known: Mapping[str, Mapping[RunKey, Execution]], reservations: Iterable[str]) -> list[Execution]:
+    """Return the runs of the commands of these reservations, in the order of `RunWrites.load_executions`."""
+    rows = [row for name in {*reservations} for row in known.get(name, {}).values()]
+    return sorted(rows, key=lambda row: (row.reservation, row.taken_at, row.component))
+
+
 def _place_of(row: Reservation) -> Counted:
     return Counted(row.changed_at, row.sequence)
 
 
-class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, WholeOrNothing, Transaction):
+class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, MemoryRunWrites, WholeOrNothing, Transaction):
     """A transaction of the memory store. It collects its writes, and carries all of them out when the `with` block ends
     without an error.
     """
@@ -254,6 +307,8 @@ class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, WholeOrNothing,
         self._booked: dict[str, float] = {}
         self._principals: dict[str, StoredPrincipal | None] = {}
         self._ended_sessions: dict[str, float] = {}
+        self._commands: dict[str, str] = {}
+        self._executions: dict[RunKey, Execution] = {}
 
     def __enter__(self) -> Self:
         if not self._lock.acquire(timeout=_LOCK_SECONDS):
@@ -550,6 +605,7 @@ class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, WholeOrNothing,
             world.event_number += 1
             world.events.append(msgspec.structs.replace(event, number=world.event_number))
         world.answers.update(self._answers)
+        self._apply_runs()
         for sample in self._balances:
             world.balances.setdefault(sample.account, {})[sample.at] = sample
         if self._costs:

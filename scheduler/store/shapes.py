@@ -17,6 +17,7 @@ from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import InstanceType, Price, PriceChange
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.run_times import RunTimes
+from scheduler.model.runs import Execution, StoredCommand
 from scheduler.model.slots import Slot
 from scheduler.ports import OutboxMessage, StoredAnswer, StoredPrincipal
 from scheduler.store import tables
@@ -155,6 +156,8 @@ HOLDS: Final = Shape(tables.holds, Hold)
 ACCOUNTS: Final = Shape(tables.accounts, Account)
 RUN_TIMES: Final = Shape(tables.run_times, RunTimes)
 RESERVATIONS: Final = Shape(tables.reservations, Reservation, elsewhere=("leases", "sender"))
+COMMANDS: Final = Shape(tables.commands, StoredCommand)
+EXECUTIONS: Final = Shape(tables.executions, Execution)
 LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
 BALANCES: Final = Shape(tables.balances, BalanceSample)
 EVENTS: Final = Shape(tables.events, Event)

@@ -30,6 +30,7 @@ from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import PriceChange, StoredMarket
 from scheduler.model.reservations import Reservation
 from scheduler.model.run_times import RunTimes
+from scheduler.model.runs import Execution
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import RecentWrites, Row
@@ -63,8 +64,10 @@ from scheduler.store.session import CHUNK_ROWS, Session, open_session
 from scheduler.store.shapes import (
     ACCOUNTS,
     BALANCES,
+    COMMANDS,
     COSTS,
     EVENTS,
+    EXECUTIONS,
     HOLDS,
     INSTANCE_TYPES,
     OUTGOING,
@@ -315,6 +318,17 @@ class SqlStore(ReadsCosts, Store):
             return sorted(rows, key=lambda row: row.id)
 
     @override
+    def find_command(self, reservation: str) -> str | None:
+        with self._reading() as session:
+            rows = map(COMMANDS.read, session.fetch_for(self._statements.find_commands, [reservation]))
+            return next((row.document for row in rows), None)
+
+    @override
+    def find_executions(self, reservation: str) -> list[Execution]:
+        with self._reading() as session:
+            return [*map(EXECUTIONS.read, session.fetch_for(self._statements.find_executions, [reservation]))]
+
+    @override
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
         return BALANCES.read_all(self._fetch(_BALANCES, of_account=account, since=since))
 
@@ -371,6 +385,8 @@ class SqlStore(ReadsCosts, Store):
             with self._writing() as session:
                 ids = [name for (name,) in session.fetch(_ENDED, before=ended_before)]
                 session.change_for(self._statements.leases.forget, ids)
+                session.change_for(self._statements.forget_commands, ids)
+                session.change_for(self._statements.forget_executions, ids)
                 total += session.change_for(self._statements.reservations.forget, ids)
             if len(ids) < CHUNK_ROWS:
                 return total

@@ -16,6 +16,7 @@ from scheduler.model.market import InstanceType, Price, PriceChange
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.run_times import RunTimes
+from scheduler.model.runs import Execution, StoredCommand
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.ports import (
@@ -33,6 +34,7 @@ from scheduler.ports import (
 from scheduler.ports.ledger import CostWriter
 from scheduler.ports.market import MarketWrites
 from scheduler.ports.run_times import RunTimeWrites
+from scheduler.ports.runs import RunWrites
 from scheduler.ports.store import Transaction
 from scheduler.store import statements as fixed
 from scheduler.store import tables
@@ -49,6 +51,8 @@ from scheduler.store.session import Session, cut
 from scheduler.store.shapes import (
     ACCOUNTS,
     ANSWERS,
+    COMMANDS,
+    EXECUTIONS,
     HOLDS,
     INSTANCE_TYPES,
     LEASES,
@@ -151,6 +155,35 @@ class SqlRunTimeWrites(RunTimeWrites):
     def find_surplus_run_times(self, kept: int) -> list[RunTimes]:
         ((count,),) = self._session.fetch(fixed.COUNT_RUN_TIMES)
         return RUN_TIMES.read_all(self._session.fetch(fixed.OLDEST_RUN_TIMES, most=max(0, count - kept)))
+
+
+class SqlRunWrites(RunWrites):
+    """The part of a SqlTransaction that reads and writes commands and their runs. See RunWrites."""
+
+    _session: Session
+    _statements: Statements
+
+    @override
+    def save_commands(self, rows: Sequence[StoredCommand]) -> None:
+        self._session.write(self._statements.insert_commands, rows)
+
+    @override
+    def load_commands(self, reservations: Iterable[str]) -> dict[str, str]:
+        rows = map(COMMANDS.read, self._session.fetch_for(self._statements.find_commands, reservations))
+        return {row.reservation: row.document for row in rows}
+
+    @override
+    def load_executions(self, reservations: Iterable[str]) -> list[Execution]:
+        return [*map(EXECUTIONS.read, self._session.fetch_for(self._statements.find_executions, reservations))]
+
+    @override
+    def save_executions(self, rows: Sequence[Execution]) -> None:
+        by_key = {row.key: row for row in rows}
+        self._session.write(self._statements.put_executions, [by_key[key] for key in sorted(by_key)])
+
+    def _forget_commands(self, reservations: Sequence[str]) -> None:
+        self._session.change_for(self._statements.forget_commands, reservations)
+        self._session.change_for(self._statements.forget_executions, reservations)
 
 
 # The stored leases of the reservations in one transaction. Only changed leases are written.
@@ -256,7 +289,7 @@ MOST_TOKENS: Final = 1000
 """The most fencing tokens that one statement reserves, unless a call of `next_tokens` asks for more."""
 
 
-class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOrNothing, Transaction):
+class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunWrites, WholeOrNothing, Transaction):
     """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:
@@ -479,6 +512,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, WholeOr
             self._write(self._statements_for(kind).delete, alike)
         owners = [row.id for row in rows if isinstance(row, Reservation)]
         self._session.change_for(self._statements.leases.forget, owners)
+        if running := [row.id for row in rows if isinstance(row, Reservation) and row.run is not None]:
+            self._forget_commands(running)
         self._settle()
         for name in owners:
             self._locked.pop(name, None)

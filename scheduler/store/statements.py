@@ -36,8 +36,10 @@ from scheduler.store.shapes import (
     ANSWERS,
     BALANCES,
     BOOKED,
+    COMMANDS,
     COSTS,
     EVENTS,
+    EXECUTIONS,
     HOLDS,
     LEASES,
     OUTGOING,
@@ -165,6 +167,33 @@ class Statements:
     @cached_property
     def insert_answers(self) -> Bulk:
         return _insert(self._dialect, ANSWERS, tables.requests.c)
+
+    @cached_property
+    def insert_commands(self) -> Bulk:
+        return _insert(self._dialect, COMMANDS, tables.commands.c)
+
+    @cached_property
+    def find_commands(self) -> Select[Any]:
+        return select(*COMMANDS.columns).where(tables.commands.c.reservation.in_(self._dialect.ids()))
+
+    @cached_property
+    def forget_commands(self) -> Delete:
+        return delete(tables.commands).where(tables.commands.c.reservation.in_(self._dialect.ids()))
+
+    @cached_property
+    def put_executions(self) -> Bulk:
+        """The statement that inserts runs of commands; it overwrites a stored run on the same lease."""
+        return EXECUTIONS.put(self._dialect)
+
+    @cached_property
+    def find_executions(self) -> Select[Any]:
+        table = tables.executions.c
+        found = select(*EXECUTIONS.columns).where(table.reservation.in_(self._dialect.ids()))
+        return found.order_by(table.reservation, table.taken_at, table.component)
+
+    @cached_property
+    def forget_executions(self) -> Delete:
+        return delete(tables.executions).where(tables.executions.c.reservation.in_(self._dialect.ids()))
 
     @cached_property
     def find_answers(self) -> Select[Any]:

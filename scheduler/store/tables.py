@@ -111,6 +111,8 @@ reservations: Final = Table(
     # NULL: signed, stored by an older version, or of an unknown host.
     _text("sender", null=True, fixed=True),
     _real("planned_start", null=True),
+    # The state of the command; NULL: the reservation has none.
+    _json("run", null=True, alike=True),
 )
 Index("reservations_by_phase", reservations.c.phase, reservations.c.sequence)
 Index("reservations_by_mark", reservations.c.marked_at, reservations.c.version)
@@ -177,6 +179,39 @@ leases: Final = Table(
     sqlite_with_rowid=False,
 )
 Index("leases_by_slot", leases.c.slot)
+
+commands: Final = Table(
+    "commands",
+    metadata,
+    Column("reservation", _TEXT, primary_key=True),
+    # JSON text, which no query decodes.
+    _text("document"),
+    sqlite_with_rowid=False,
+)
+"""The table of the commands of reservations. Their arguments and environments are in no other table."""
+
+executions: Final = Table(
+    "executions",
+    metadata,
+    _text("reservation"),
+    _whole("token"),
+    _text("component"),
+    _text("slot"),
+    _text("machine"),
+    _text("run"),
+    _text("state"),
+    _real("taken_at"),
+    _real("started_at", null=True),
+    _real("ended_at", null=True),
+    Column("exit_code", BigInteger, nullable=True),
+    Column("signal", BigInteger, nullable=True),
+    _text("why", null=True),
+    _text("error", null=True),
+    _text("tail"),
+    _whole("bytes"),
+    PrimaryKeyConstraint("reservation", "token", "component"),
+)
+"""The table of the runs of commands, one for each lease on which a host took the command."""
 
 slots: Final = Table(
     "slots",
@@ -421,6 +456,8 @@ principals: Final = Table(
     _real("created_at"),
     _text("previous_key", null=True),
     _real("previous_until", null=True),
+    # A process of the version before inserts rows without it.
+    Column("rights", _TEXT, nullable=False, server_default="[]", info={"json": True}),
 )
 """The table of the principals that may send messages. `previous_key` is also accepted until `previous_until` (cluster
 time).

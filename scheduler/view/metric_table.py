@@ -7,6 +7,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from scheduler.model.runs import WHYS
 from scheduler.ports import Category, Defect
 from scheduler.protocol.names import QUEUE_NAMES
 
@@ -138,6 +139,12 @@ _ALL: Final = (
         "Heartbeats of hosts that were ignored, counted at each reading, by reason",
         "reason",
         zeros=tuple((each,) for each in ("unsigned", "signature", "copy", "garbage", "machine")),
+    ),
+    _counter(
+        "leasehold_command_outcomes_total",
+        "Commands on leases that ended, by how: the reports of their hosts",
+        "why",
+        zeros=tuple((why,) for why in WHYS),
     ),
     _counter(
         "leasehold_requests_total",

@@ -16,8 +16,8 @@ from tests.cli.test_commands import COMMANDS
 PARENTS = sorted({path[:-1] for path in COMMANDS})
 VERBS = """
     Add Apply Cancel Change Check Compare Complete Confirm Cordon Create Delete Drain Examine Explain Follow
-    Give List Make Manage Play Print Put Register Release Remove Renew Report Request Restore Roll Run Send
-    Serve Set Show Stop Take Uncordon Update Wait Watch Write
+    Give Grant List Make Manage Play Print Put Register Release Remove Renew Report Request Restore Roll Run Send
+    Serve Set Show Stop Submit Take Uncordon Update Wait Watch Write
 """
 NARROW = 80
 SUMMARY = re.compile(r"^  (?P<name>[a-z][a-z0-9-]*)  +(?P<text>\S.*)$", re.MULTILINE)

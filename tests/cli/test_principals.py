@@ -35,6 +35,21 @@ def test_a_principal_is_added_listed_rotated_and_removed(tmp_path: Path, run: Ru
 
 
 @pytest.mark.usefixtures("database")
+def test_the_right_to_run_is_given_at_once_or_later_and_withdrawn(run: Run) -> None:
+    def list_rights() -> dict[str, list[str]]:
+        return {each["name"]: each["rights"] for each in json.loads(run("principals", "list", "--json").out)}
+
+    assert run("principals", "add", "ci", "--role", "producer").status == 0
+    assert run("principals", "add", "night", "--role", "producer", "--may", "run").status == 0
+    assert list_rights() == {"ci": [], "leasehold": [], "night": ["run"]}
+    assert run("principals", "may", "ci", "run").out == "ci may run\n"
+    assert run("principals", "may", "night", "run", "--not").out == "night may not run\n"
+    assert list_rights() == {"ci": ["run"], "leasehold": [], "night": []}
+    assert run("principals", "may", "ci", "fly").status == 2
+    assert run("principals", "add", "lab-1", "--role", "host", "--may", "run").status == 2
+
+
+@pytest.mark.usefixtures("database")
 def test_without_a_file_the_key_is_printed_once(run: Run) -> None:
     shown = run("principals", "add", "anna", "--role", "operator").out
     assert read_key_line(shown.splitlines()[-1])[0] == "anna"

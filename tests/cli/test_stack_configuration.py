@@ -11,7 +11,10 @@ from typing import Self
 import pytest
 
 from leasehold.stack.configuration import EMULATOR, configure, find_free_port
+from leasehold.stack.preparation import QuietDispatcher
 from scheduler.store.migrating import migrate
+from workers.environment import OWN_STACK_VARIABLE
+from workers.services import Services
 from workers.setting_types import reveal
 
 
@@ -107,3 +110,18 @@ def test_a_process_finds_no_free_port_twice(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("leasehold.stack.configuration.socket.socket", Listener)
     monkeypatch.setattr("leasehold.stack.configuration._FOUND", set())
     assert (find_free_port(), find_free_port()) == (4001, 4002)
+
+
+@pytest.mark.parametrize(("broker", "is_own"), [(None, True), ("redis://:secret@127.0.0.1:1/0", False)])
+def test_only_a_stack_with_a_redis_of_its_own_accepts_unsigned_commands(
+    broker: str | None, is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers know it by their environment, which neither a file nor a message sets."""
+    monkeypatch.setenv(OWN_STACK_VARIABLE, "0" if is_own else "1")
+    if broker is not None:
+        monkeypatch.setenv("LEASEHOLD_BROKER__URL", broker)
+    plan = configure(tmp_path, tmp_path)
+    assert plan.environment[OWN_STACK_VARIABLE] == ("1" if is_own else "0")
+    monkeypatch.setenv(OWN_STACK_VARIABLE, plan.environment[OWN_STACK_VARIABLE])
+    migrate(plan.database_url)
+    assert Services(plan.settings, QuietDispatcher).ports.is_own_stack is is_own

@@ -30,6 +30,7 @@ from leasehold import (
     CannotBeServed,
     Change,
     Client,
+    Command,
     ComponentFields,
     Conditions,
     Ended,
@@ -52,9 +53,11 @@ from leasehold import (
     RulesApplied,
     RulesInForce,
     RulesPreview,
+    Run,
     RunTimes,
     Slot,
     Table,
+    Taken,
     Unavailable,
     Unknown,
     UntrustedFolder,
@@ -128,6 +131,9 @@ def read_with(client: Client, change_row: Callable[[Reservation], None]) -> None
     assert_type(client.report(), dict[str, Any])
     assert_type(client.explain("r"), Explanation)
     assert_type(client.suggest("r", timeout=1), Explanation)
+    a_run: Run = {"argv": ["make"], "env": {"A": "b"}, "on_exit": "release"}
+    assert_type(client.submit({"id": "r", "pool": "p"}, run=a_run, timeout=1), Reservation)
+    assert_type(client.command("r", timeout=1), Command)
     assert_type(client.conditions("p", timeout=1), Conditions)
     assert_type(client.list(["leased"], account="a", pool="p", system="s", tags={"k": "v"}), Table[Reservation])
     client.check_names(account="a", pool=None, system="s")
@@ -186,6 +192,26 @@ def host_with(hosts: Hosts) -> None:
     assert_type(hosts.leave("s", "m", run="x", timeout=1), Answer)
     assert_type(hosts.remove("s", timeout=1), Answer)
     assert_type(hosts.leases("s", "m", run=None, timeout=1), Host)
+    assert_type(hosts.take("s", "m", run="x", reservation="r", component="c", token=1, nonce="n", timeout=1), Taken)
+    assert_type(hosts.started("s", "m", run="x", reservation="r", component="c", token=1, timeout=1), Answer)
+    printed = hosts.output("s", "m", run="x", reservation="r", component="c", token=1, tail="t", bytes=1, timeout=1)
+    assert_type(printed, Answer)
+    ended = hosts.exited(
+        "s",
+        "m",
+        run="x",
+        reservation="r",
+        component="c",
+        token=1,
+        why="exited",
+        exit_code=0,
+        signal=None,
+        error=None,
+        tail="t",
+        bytes=1,
+        timeout=1,
+    )
+    assert_type(ended, Answer)
     hints = hosts.hints("s")
     assert_type(hints, Hints)
     hints.listen()
@@ -245,6 +271,9 @@ async def read_on_a_loop(client: AsyncClient) -> None:
     assert_type(await client.report(), dict[str, Any])
     assert_type(await client.explain("r"), Explanation)
     assert_type(await client.suggest("r", timeout=1), Explanation)
+    a_run: Run = {"argv": ["make"], "env": {"A": "b"}, "on_exit": "release"}
+    assert_type(await client.submit({"id": "r", "pool": "p"}, run=a_run, timeout=1), Reservation)
+    assert_type(await client.command("r", timeout=1), Command)
     assert_type(await client.conditions("p", timeout=1), Conditions)
     assert_type(await client.list("pending", account="a", pool="p", system="s", tags={"k": "v"}), Table[Reservation])
     await client.check_names(account="a", pool=None, system="s")
@@ -294,6 +323,30 @@ async def host_on_a_loop(hosts: AsyncHosts) -> None:
     assert_type(await hosts.leave("s", "m", run="x", timeout=1), Answer)
     assert_type(await hosts.remove("s", timeout=1), Answer)
     assert_type(await hosts.leases("s", "m", run=None, timeout=1), Host)
+    assert_type(
+        await hosts.take("s", "m", run="x", reservation="r", component="c", token=1, nonce="n", timeout=1), Taken
+    )
+    assert_type(await hosts.started("s", "m", run="x", reservation="r", component="c", token=1, timeout=1), Answer)
+    printed = await hosts.output(
+        "s", "m", run="x", reservation="r", component="c", token=1, tail="t", bytes=1, timeout=1
+    )
+    assert_type(printed, Answer)
+    ended = await hosts.exited(
+        "s",
+        "m",
+        run="x",
+        reservation="r",
+        component="c",
+        token=1,
+        why="exited",
+        exit_code=0,
+        signal=None,
+        error=None,
+        tail="t",
+        bytes=1,
+        timeout=1,
+    )
+    assert_type(ended, Answer)
     hints = hosts.hints("s")
     assert_type(hints, AsyncHints)
     assert_type(await hints.wait(1.0), bool)

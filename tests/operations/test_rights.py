@@ -245,9 +245,9 @@ def test_a_producer_confirms_where_its_reservation_is_leased_only(cluster: Clust
 @pytest.mark.parametrize(
     ("principal", "allowed"),
     [
-        (None, {"query", "explain", "conditions", "leases", "rules", "preview"}),
-        (OPERATOR, {"query", "explain", "conditions", "leases", "rules", "preview"}),
-        (RIVAL, {"query", "explain", "conditions", "rules"}),
+        (None, {"command", "query", "explain", "conditions", "leases", "rules", "preview"}),
+        (OPERATOR, {"command", "query", "explain", "conditions", "leases", "rules", "preview"}),
+        (RIVAL, {"command", "query", "explain", "conditions", "rules"}),
         (READER, {"query", "explain", "conditions", "rules"}),
         (Principal(name="lab-1", role="host"), {"leases"}),
         # the leases of another host contain tokens
@@ -257,7 +257,9 @@ def test_a_producer_confirms_where_its_reservation_is_leased_only(cluster: Clust
 )
 def test_a_question_is_answered_to_the_roles_that_may_ask_it(principal: Principal | None, allowed: set[str]) -> None:
     answered = set()
-    questions = dict.fromkeys(("query", "explain", "conditions", "rules", "preview"), None) | {"leases": "lab-1"}
+    questions = dict.fromkeys(("command", "query", "explain", "conditions", "rules", "preview"), None) | {
+        "leases": "lab-1"
+    }
     for verb, name in questions.items():
         with suppress(CommandRefused):
             check_question(principal, verb, slot=name)
@@ -267,7 +269,8 @@ def test_a_question_is_answered_to_the_roles_that_may_ask_it(principal: Principa
 
 def test_every_verb_has_its_roles() -> None:
     assert ROLES_BY_VERB.keys() == SCHEMAS.keys() | QUESTIONS | {"apply"}
-    assert all("operator" in roles and "worker" not in roles for roles in ROLES_BY_VERB.values())
+    assert [verb for verb, roles in ROLES_BY_VERB.items() if "operator" not in roles] == ["take"]
+    assert not any("worker" in roles for roles in ROLES_BY_VERB.values())
     assert find_role_fault(None, "drain") is None
 
 

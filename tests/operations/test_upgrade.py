@@ -109,7 +109,12 @@ def test_the_schema_that_earlier_revisions_made_is_that_of_a_new_database(tmp_pa
 LATER: dict[str, dict[str, Any]] = {
     "accounts": {"enforce_max_runtime": False},
     "leases": {"revoke_reason": None},
-    "reservations": {"sender": None, "planned_start": None, "request": {"expected_runtime": None, "max_runtime": None}},
+    "reservations": {
+        "run": None,
+        "sender": None,
+        "planned_start": None,
+        "request": {"expected_runtime": None, "max_runtime": None},
+    },
     "slots": dict.fromkeys(
         [
             "batch",

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.model.principals import WORKER
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
+from scheduler.operations.principals import add_principal, change_right, remove_principal, rotate_principal
 from scheduler.ports import EventFilter, Store, StoredPrincipal
 from scheduler.protocol.signing import read_key
 from tests.builders import NOW
@@ -147,3 +147,31 @@ def test_another_process_sees_the_same_cluster_and_principals(reopen: Opener) ->
     other = reopen()
     assert added in other.find_principals()
     assert other.read_cluster().identity == reopen().read_cluster().identity
+
+
+def test_a_right_is_granted_and_withdrawn_and_each_change_is_recorded(store: Store) -> None:
+    add(store)
+    born = add_principal(store, {"name": "night", "role": "operator", "rights": ["run", "run"]})
+    assert (born.rights, born.principal.rights) == (("run",), ("run",))
+    version = store.read_cluster().principals_version
+    for has_it, expected in ((True, ("run",)), (True, ("run",)), (False, ()), (False, ())):
+        assert change_right(store, "alice", "run", has_it=has_it).rights == expected
+        assert store.find_principals()[0].rights == expected
+    assert store.read_cluster().principals_version == version + 2
+    changes = [
+        event.name for event in store.read_events(EventFilter()) if (event.detail or {}).get("principal") == "alice"
+    ]
+    assert changes == ["principal_added", "principal_granted", "principal_withdrawn"]
+    assert rotate_principal(store, "night").rights == ("run",)
+
+
+def test_only_principals_that_submit_get_a_right(store: Store) -> None:
+    add(store, "lab-1", "host")
+    refused = pytest.raises(InvalidInputError, match="rights: expected a role that submits")
+    with refused:
+        add_principal(store, {"name": "eyes", "role": "reader", "rights": ["run"]})
+    for name in ("lab-1", WORKER):
+        with refused:
+            change_right(store, name, "run", has_it=True)
+    with pytest.raises(InvalidInputError, match="there is no principal unknown"):
+        change_right(store, "unknown", "run", has_it=True)

@@ -19,6 +19,7 @@ from leasehold_emulator.settings import read_settings as read_emulator_settings
 from scheduler.model.command_schemas import (
     SCHEMAS,
     ApplyDocument,
+    CommandDocument,
     ConditionsDocument,
     ExplainDocument,
     LeasesDocument,
@@ -97,6 +98,16 @@ RESERVATION: Final[dict[str, Any]] = {
     "on_lease": {"task": "mine.start", "queue": "mine"},
     "on_end": {"task": "mine.end", "queue": "mine"},
     "key_hash": "0" * 64,
+    "run": {
+        "argv": ["make", "test"],
+        "env": {"CI": "1"},
+        "cwd": "/srv",
+        "user": "build",
+        "stop_signal": "INT",
+        "grace": "30s",
+        "on_exit": "release",
+        "image": "docker.io/library/debian:12",
+    },
 }
 HOLDER: Final[dict[str, Any]] = {"reservation": "r1", "token": 3, "key": "a" * 40}
 FIELDS: Final[dict[str, Any]] = {
@@ -119,6 +130,12 @@ FIELDS: Final[dict[str, Any]] = {
     "want": 2,
     "run": "a-run",
     "waited": 0.5,
+    "nonce": "n" * 16,
+    "tail": "the end",
+    "bytes": 7,
+    "why": "signal",
+    "signal": 9,
+    "error": "ended",
     "per_label_task_limits": {"disk": 2},
     "max_charge_seconds": 60,
     "disable_free_tasks": True,
@@ -211,9 +228,12 @@ def list_kinds() -> dict[str, tuple[Reader, list[Any]]]:
             [RESERVATION if verb == "submit" else full],
         )
     kinds["submit"][1].append({"id": "r1", "system": "x", "resources": {"cpus": 1}})
+    ended = {**kinds["exited"][1][0], "why": "exited", "exit_code": 3}
+    kinds["exited"][1].append({name: value for name, value in ended.items() if name != "signal"})
     questions: list[tuple[Any, dict[str, Any]]] = [
         (QueryDocument, {"ids": ["a", "b"]}),
         (ExplainDocument, {"reservation": "r1"}),
+        (CommandDocument, {"reservation": "r1"}),
         (ConditionsDocument, {"pool": "linux"}),
         (RulesDocument, {"history": 3}),
         (PreviewDocument, {"rules": {}}),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler.model.principals import WORKER, Principal
@@ -80,7 +81,8 @@ class Rig:
 def test_a_signed_message_belongs_to_its_principal() -> None:
     rig = Rig()
     found = rig.access.verify(rig.sign(), queue=QUEUE, task=TASK, message_id=MESSAGE)
-    assert found == Principal(name="alice", role="producer", accounts=("ci",))
+    assert found.key is not None
+    assert msgspec.structs.replace(found, key=None) == Principal(name="alice", role="producer", accounts=("ci",))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.reservations import PublicRequest, Request
 from tests.builders import a_component, a_reservation
 
-OF_THE_ROW: Final = {"id", "priority", "key_hash"}
-"""Fields that the row itself has, and not its request."""
+OF_THE_ROW: Final = {"id", "priority", "key_hash", "run"}
+"""Fields that the row itself has, and not its request. Of `run` the row has only the state."""
 SHOWN: Final[dict[str, Any]] = {
     "system": "other",
     "pool": "mine",

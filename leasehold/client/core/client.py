@@ -25,6 +25,7 @@ from leasehold.client.display import Table, show_line
 from leasehold.client.models import (
     Account,
     Answer,
+    Command,
     Conditions,
     Explanation,
     LastWait,
@@ -36,7 +37,7 @@ from leasehold.client.models import (
     read_explanation,
 )
 from leasehold.client.ports import Answered, Joined
-from leasehold.client.reservation_fields import ReservationFields
+from leasehold.client.reservation_fields import ReservationFields, Run
 from leasehold.client.reservation_keys import Keys
 from leasehold.client.rules import RuleRequests
 from leasehold.client.stack_access import Ways, open_access
@@ -165,10 +166,16 @@ class CoreClient(Commands, RuleRequests):
         """
         return await self.submit(fields, timeout=timeout)
 
-    async def submit(self, document: Mapping[str, Any], *, timeout: float | None = None) -> Reservation:
+    async def submit(
+        self, document: Mapping[str, Any], *, run: Run | None = None, timeout: float | None = None
+    ) -> Reservation:
         """Submit a reservation whose fields are in `document`, and return the reservation, as `reserve` does. Raise
         Refused for invalid fields.
+
+        `run`: the command that the hosts of its leases run. The message must be signed by a principal with the right
+        `run`, except on a local stack with a Redis of its own.
         """
+        document = document if run is None else {**document, "run": run}
         answer, seen = await self._submit(with_id(document), timeout, has_row=True)
         return await self._describe(read_answer(answer), seen)
 
@@ -308,6 +315,15 @@ class CoreClient(Commands, RuleRequests):
         A worker computes the change from the present rows. Raise Refused for an unknown id, NotAnswered or Unavailable.
         """
         return read_explanation(await self._ask_worker("explain", {"reservation": reservation}, timeout))
+
+    async def command(self, reservation: str, *, timeout: float | None = None) -> Command:
+        """Return the command of a reservation: its state, how it ended, and the end of its output, read from the
+        database. The values of its environment are hidden.
+
+        Only the principal that submitted the reservation and operators may ask. Raise Refused for another sender and
+        for a reservation without a command, NotAnswered or Unavailable.
+        """
+        return msgspec.convert(await self._ask_worker("command", {"reservation": reservation}, timeout), Command)
 
     async def conditions(self, pool: str | None = None, *, timeout: float | None = None) -> Conditions:
         """Return sentences about slots and pools. They report what the states of the slots do not show, for example

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from leasehold.client.core.watch import Hint
-from leasehold.client.models import Answer, Host, read_answer
+from leasehold.client.models import Answer, Host, Taken, read_answer
 from leasehold.client.ports import Notices, Reader, Wire, is_run_unknown
 from leasehold.errors import Fault, Refused, Unknown, read_faults
 from scheduler.protocol.faults import describe_unknown
@@ -91,6 +91,85 @@ class AsyncHosts:
         """
         return msgspec.convert(await self._ask("leases", _name_host(slot, machine, run), timeout), Host)
 
+    async def take(
+        self,
+        slot: str,
+        machine: str,
+        *,
+        run: str,
+        reservation: str,
+        component: str,
+        token: int,
+        nonce: str,
+        timeout: float | None = None,
+    ) -> Taken:
+        """Take the command of a lease on the slot, and return it with its signature. The agent that takes it first gets
+        it, however often it asks; raise Refused for another one. `nonce`: a random text of 16 to 200 letters, digits, -
+        and _ for this request, which the signature covers.
+        """
+        document = _name_lease(slot, machine, run, reservation, component, token) | {"nonce": nonce}
+        return msgspec.convert(await self._ask("take", document, timeout), Taken)
+
+    async def started(
+        self,
+        slot: str,
+        machine: str,
+        *,
+        run: str,
+        reservation: str,
+        component: str,
+        token: int,
+        timeout: float | None = None,
+    ) -> Answer:
+        """Report that the command of a lease runs. That confirms and renews the lease."""
+        document = _name_lease(slot, machine, run, reservation, component, token)
+        return read_answer(await self._ask("started", document, timeout))
+
+    async def output(  # noqa: PLR0913 - the fields of the report
+        self,
+        slot: str,
+        machine: str,
+        *,
+        run: str,
+        reservation: str,
+        component: str,
+        token: int,
+        tail: str,
+        bytes: int,  # noqa: A002 - the name of the field
+        timeout: float | None = None,
+    ) -> Answer:
+        """Report the end of the output of a running command (`tail`, at most 8,192 characters), and how many `bytes` it
+        has printed. Send at most one report a second.
+        """
+        document = _name_lease(slot, machine, run, reservation, component, token) | {"tail": tail, "bytes": bytes}
+        return read_answer(await self._ask("output", document, timeout))
+
+    async def exited(  # noqa: PLR0913 - the fields of the report
+        self,
+        slot: str,
+        machine: str,
+        *,
+        run: str,
+        reservation: str,
+        component: str,
+        token: int,
+        why: str,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        error: str | None = None,
+        tail: str | None = None,
+        bytes: int | None = None,  # noqa: A002 - the name of the field
+        timeout: float | None = None,
+    ) -> Answer:
+        """Report how the command of a lease has ended (`why`, as in `Command`). The reservation is released, fails or
+        waits again as the outcome demands. A second report changes nothing.
+        """
+        given: dict[str, Any] = {"why": why, "exit_code": exit_code, "signal": signal}
+        given |= {"error": error, "tail": tail, "bytes": bytes}
+        document = _name_lease(slot, machine, run, reservation, component, token)
+        document |= {name: value for name, value in given.items() if value is not None}
+        return read_answer(await self._ask("exited", document, timeout))
+
     def hints(self, slot: str) -> "AsyncHints":
         """Return a subscription to hints, which report that this slot has changed. The caller must close it."""
         return AsyncHints(slot, self._wire.hosts)
@@ -108,6 +187,11 @@ class AsyncHosts:
 
 def _name_host(slot: str, machine: str, run: str | None) -> dict[str, Any]:
     return {"slot": slot, "machine": machine, **({} if run is None else {"run": run})}
+
+
+def _name_lease(slot: str, machine: str, run: str, reservation: str, component: str, token: int) -> dict[str, Any]:
+    lease = {"reservation": reservation, "component": component, "token": token}
+    return {"slot": slot, "machine": machine, "run": run, **lease}
 
 
 class AsyncHints:

@@ -20,6 +20,7 @@ from leasehold.client.redis.connection import explain_redis
 from leasehold.client.redis.lines import Commands, Line
 from leasehold.errors import Unavailable, Unknown
 from scheduler.model.run_times import is_class_of
+from scheduler.model.runs import describe_run
 from scheduler.model.slots import PublicSlot, has_machine_of
 from scheduler.protocol.faults import describe_unknown
 from scheduler.protocol.masking import show_url
@@ -163,6 +164,7 @@ class ViewReader(Reader):
             waiting=len(waiting),
             as_of=report.get("at"),
             eta=etas.get(reservation),
+            ended=describe_run(row.run),
         )
 
     async def _read_known(self) -> Mapping[str, Any]:

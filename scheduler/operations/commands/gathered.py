@@ -55,7 +55,13 @@ def accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
 
 
 def _accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
-    checked = [check_request(each.verb, each.document, principal=each.principal, host=each.host) for each in messages]
+    trusts_unsigned = ports.is_own_stack
+    checked = [
+        check_request(
+            each.verb, each.document, principal=each.principal, host=each.host, trusts_unsigned=trusts_unsigned
+        )
+        for each in messages
+    ]
     outcomes: dict[int, Outcome] = {}
     for stage in _stages(checked):
         # Submissions lock the counter of insertions before any reservation, so they have a transaction of their own.

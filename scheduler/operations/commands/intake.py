@@ -15,11 +15,13 @@ from scheduler.model.accounts import Account
 from scheduler.model.command_schemas import (
     SCHEMAS,
     ConfirmDocument,
+    ExecutionDocument,
     HostDocument,
     PriorityDocument,
     RegisterDocument,
     ReservationDocument,
     ReservationReader,
+    TakeDocument,
 )
 from scheduler.model.principals import (
     Principal,
@@ -27,7 +29,10 @@ from scheduler.model.principals import (
     find_host_fault,
     find_owner_fault,
     find_place_fault,
+    find_renewal_fault,
+    find_report_fault,
     find_role_fault,
+    find_run_fault,
 )
 from scheduler.model.reservations import Reservation, usable_cores
 from scheduler.model.rules import Rules
@@ -51,6 +56,7 @@ from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused
 from scheduler.operations.commands.reports import REPORT_COMMANDS, UnknownReservation
+from scheduler.operations.commands.runs import RUN_COMMANDS, describe_command
 from scheduler.operations.commands.slot_commands import HOST_COMMANDS, SLOT_COMMANDS
 from scheduler.operations.commands.submit import (
     Answer,
@@ -67,12 +73,13 @@ from scheduler.operations.commands.submit import (
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import Meter, StaleWriteError, StoredAnswer, StoredRules
-from scheduler.protocol.verbs import HOST_VERBS, OPERATOR_VERBS
+from scheduler.protocol.verbs import HOST_VERBS, OPERATOR_VERBS, VERBS
 
 COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | UnknownReservation]]] = {
     **LEASE_COMMANDS,
     **SLOT_COMMANDS,
     **REPORT_COMMANDS,
+    **RUN_COMMANDS,
     **HOST_COMMANDS,
     **ACCOUNT_COMMANDS,
 }
@@ -133,7 +140,9 @@ def accept(
     sender, or None if the message was not signed. A repeated request gets the stored answer only if the same principal
     sends it. `host`: the host that sent the message; None: it is unknown.
     """
-    request = check_request(verb, document, operator=operator, principal=principal, host=host)
+    request = check_request(
+        verb, document, operator=operator, principal=principal, host=host, trusts_unsigned=ports.is_own_stack
+    )
     answer = execute(ports, [request])[0] if isinstance(request, Request) else request
     count_results(ports.meter, principal, answer)
     return answer
@@ -158,9 +167,10 @@ def check_request(
     operator: bool = False,
     principal: Principal | None = None,
     host: str | None = None,
+    trusts_unsigned: bool = False,
 ) -> Request | Answer:
     """Check the verb, the documents and the role of a request's sender (`principal`; None: unsigned), without the
-    database. Return the checked request, or the answer that refuses it.
+    database. Return the checked request, or the answer that refuses it. `trusts_unsigned`: see `find_run_fault`.
     """
     forbidden = find_role_fault(principal, verb) if verb in SCHEMAS else None
     if forbidden is not None:
@@ -174,7 +184,7 @@ def check_request(
     most = max(1, min(MOST_FAULTS, MOST_LIST_FAULTS // len(documents)))
     is_single = "items" not in cast("Mapping[str, object]", document)
     reader = ReservationReader().read if verb == "submit" and not is_single else partial(read_document, SCHEMAS[verb])
-    items = [_read(reader, each, most, principal) for each in documents]
+    items = [_read(reader, each, most, principal, trusts_unsigned=trusts_unsigned) for each in documents]
     if not any(isinstance(item, Document) for item in items):
         # If every document is invalid, each repetition of the request gets the same answer, so it is not stored.
         return _join([refuse_item(item, index) for index, item in enumerate(items)], single=is_single)
@@ -217,10 +227,13 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
         newcomers = ports.newcomers.list_known(ports.forecasts)
         misfits = foresee(ports.store, ports.known_slots, rules, [item for each in requests for item in each.items])
     heard = _hear_registered(ports, requests) if requests[0].verb == "register" else {}
+    cluster = ports.store.read_cluster().identity if requests[0].verb == "take" else ""
     with ports.store.transaction() as transaction:
         if transaction.rules_version() != stored.version:
             raise _RulesChangedError("the rules changed while a request was tested")
-        known = transaction.find_answers([each.id for each in requests])  # promise: first-answer-again
+        # All requests of a transaction keep their answers, or there is one that does not.
+        keeps = VERBS[requests[0].verb].keeps_answer
+        known = transaction.find_answers([each.id for each in requests]) if keeps else {}  # promise: first-answer-again
         new = [each for each in requests if each.id not in known]
         answers: dict[str, Answer] = {}
         change_set: ChangeSet | None = None
@@ -230,13 +243,14 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
                 results, change_set = submit(transaction, rules, submissions, misfits, ports.admission, newcomers)
             else:
                 work = UnitOfWork(transaction, new[0].cause, principal=new[0].principal)
-                work.heard = heard
+                work.heard, work.cluster = heard, cluster
                 results, change_set = _command_all(work, rules, new)
             answers = {  # promise: list-by-index
                 each.id: _join(found, single=each.is_single) for each, found in zip(new, results, strict=True)
             }
             now = transaction.now()
-            transaction.save_answers([StoredAnswer(each.id, now, answers[each.id], each.sender) for each in new])
+            if keeps:
+                transaction.save_answers([StoredAnswer(each.id, now, answers[each.id], each.sender) for each in new])
     if change_set is not None:
         if is_submission:
             ports.admission.note(change_set.rows)
@@ -332,21 +346,29 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
         raise InvalidInputError([Fault("items", f"a list of 1 to {MOST_ITEMS} documents", got)])
     if content:
         name = next(iter(content))
-        raise fault(name, "no other field beside items", "***" if name in {"key", "key_hash"} else content[name])
+        hidden = name in {"key", "key_hash", "run"}
+        raise fault(name, "no other field beside items", "***" if hidden else content[name])
     return request, items
 
 
-def _read(reader: Callable[..., Document], item: object, most: int, principal: Principal | None) -> Item:
+def _read(
+    reader: Callable[..., Document], item: object, most: int, principal: Principal | None, *, trusts_unsigned: bool
+) -> Item:
     """Check one document of a request with the `reader` of its verb. Return the document, or an error with at most
     `most` faults.
 
-    A producer may submit reservations for its own accounts only; for any other account, the error is returned.
+    A producer may submit reservations for its own accounts only, and a command only with the right `run`; otherwise
+    the error is returned. `trusts_unsigned`: see `find_run_fault`.
     """
     try:
         document = reader(item, most=most)
     except InvalidInputError as error:
         return error
-    found = find_account_fault(principal, document.account) if isinstance(document, ReservationDocument) else None
+    if not isinstance(document, ReservationDocument):
+        return document
+    found = find_account_fault(principal, document.account)
+    if found is None and document.run is not None:
+        found = find_run_fault(principal, trusts_unsigned=trusts_unsigned)  # promise: right-to-run
     return document if found is None else InvalidInputError([found])
 
 
@@ -388,10 +410,16 @@ def _check_rights(work: UnitOfWork, document: Document) -> None:
     role was checked before.
     """
     principal, name = work.principal, getattr(document, "reservation", None)
+    if isinstance(document, ExecutionDocument):
+        _refuse_for(find_report_fault(principal, document.slot))
+        return
     if principal is None:
         return
     if name is not None:
         current = work.reservations.get(name)
+        if principal.role == "host":
+            _refuse_for(find_renewal_fault(principal, name, current))
+            return
         _refuse_for(find_owner_fault(principal, name, current))
         if isinstance(document, ConfirmDocument) and current is not None:
             _refuse_for(find_place_fault(principal, current, document.slot))
@@ -422,6 +450,8 @@ def _answer(work: UnitOfWork, rules: Rules, verb: str, item: Item, index: int) -
     except CommandRefused as refusal:
         return refuse([refusal.fault], index)
     answer = describe_answer(row)
+    if isinstance(item, TakeDocument) and isinstance(row, Reservation):
+        answer |= describe_command(work, rules, item, row)
     if verb in TRUSTED and isinstance(row, Reservation):
         answer["ttl"] = None if row.expires_at is None else row.expires_at - work.now
         cores = {lease.component: usable for lease in row.leases if (usable := usable_cores(lease)) is not None}

@@ -169,7 +169,28 @@ def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservati
     """Move the expiry of a reservation to now + ttl. The holder's first renewal also counts as a confirmation that the
     use of the lease has begun.
     """
-    current = find_alive(work, document)
+    return renew_lease(work, rules, _find_renewed(work, document))
+
+
+def _find_renewed(work: UnitOfWork, document: HolderDocument) -> Reservation:
+    """Return the reservation to renew. A host that runs its command has the token of the lease on its slot, and needs
+    no key.
+    """
+    principal = work.principal
+    if principal is None or principal.role != "host":
+        return find_alive(work, document)
+    current = _find(work, document)
+    if current.phase in ENDED:
+        raise _refuse_phase(current, "a reservation that has not ended")
+    tokens = {each.token for each in current.leases if each.slot == principal.name and each.state != "claimed"}
+    if document.token not in tokens:
+        wanted = f"the token of a lease of {current.id} on {principal.name}"
+        raise CommandRefused("token", wanted, document.token, "conflict")
+    return current
+
+
+def renew_lease(work: UnitOfWork, rules: Rules, current: Reservation) -> Reservation:
+    """Move the expiry of a reservation, whose holder has just proven itself, to now + ttl, and confirm its lease."""
     confirmed = current.confirmed_at
     if current.phase == "leased" and confirmed is None:
         confirmed = work.now
@@ -227,16 +248,16 @@ def surrender(work: UnitOfWork, rules: Rules, document: SurrenderDocument) -> Re
     current, elastic = _find_with_parts(work, document)
     _check_component(current, document)
     if elastic:
-        return _give_back(work, rules, current, elastic, document.component)
+        return give_back(work, rules, current, elastic, document.component)
     if current.phase == "revoking":
         return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     parts = [each for each in current.leases if each.kind == "elastic" and each.state == "revoking"]
     if not parts or document.component is not None:
         raise _refuse_phase(current, "a reservation that is being revoked")
-    return _give_back(work, rules, current, parts)
+    return give_back(work, rules, current, parts)
 
 
-def _give_back(
+def give_back(
     work: UnitOfWork, rules: Rules, current: Reservation, leases: Sequence[Lease], name: str | None = None
 ) -> Reservation:
     """End these elastic leases. `name`: the name of the instance or component that the holder gives back; None: only

@@ -18,6 +18,7 @@ from scheduler.model.forecasts import name_kind
 from scheduler.model.principals import Principal, owns
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules, expiry_of_pending
+from scheduler.model.runs import WAITING, StoredCommand
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.model.validation import Document, Fault, InvalidInputError, fault, show, suggest
@@ -117,6 +118,13 @@ class Submission:
                 found[item.id] = msgspec.structs.replace(alike, id=item.id, key_hash=item.key_hash)
         return found
 
+    def list_commands(self) -> dict[str, str]:
+        """Return, by id, the commands of the reservations as JSON texts. If an id occurs twice, the first document
+        counts.
+        """
+        documents = {each.id: each for each in reversed(self.items) if isinstance(each, ReservationDocument)}
+        return {name: each.run.text for name, each in documents.items() if each.run is not None}
+
 
 def submit(
     transaction: Transaction,
@@ -142,6 +150,7 @@ def submit(
         found = each.new_rows(rules, now)
         rows |= found
         causes |= dict.fromkeys(found, each.cause)
+    commands = {name: text for each in reversed(submissions) for name, text in each.list_commands().items()}
     refused = admission.admit(transaction, rules.limits, list(rows.values())) if admission and rows else {}
     asked = [name for name in rows if name not in refused]
     inserted = transaction.insert_reservations([rows[name] for name in asked])
@@ -156,16 +165,21 @@ def submit(
         for row in inserted
     ]
     transaction.append_events(events)
+    if texts := [StoredCommand(row.id, commands[row.id]) for row in inserted if row.id in commands]:
+        transaction.save_commands(texts)
     present = {row.id: row for row in inserted}
     new = frozenset(present)
+    stored: dict[str, str] = {}
     if repeated := rows.keys() - new - refused.keys():
         present |= transaction.load_reservations(repeated)
+        if named := [name for name in repeated if name in present and present[name].run is not None]:
+            stored = transaction.load_commands(named)
     warned = {
         name: reason
         for name, reason in (misfits or {}).items()
         if name in present and present[name].request == rows[name].request
     }
-    results = [_answer_all(each, rules, present, refused, warned, new, newcomers) for each in submissions]
+    results = [_answer_all(each, rules, present, refused, warned, new, newcomers, stored) for each in submissions]
     return results, ChangeSet(rows=list(inserted), events=events, is_change=bool(inserted))
 
 
@@ -177,10 +191,12 @@ def _answer_all(
     warned: Mapping[str, Reason],
     new: frozenset[str],
     newcomers: Mapping[str, Mapping[str, Any]],
+    commands: Mapping[str, str],
 ) -> list[Answer]:
     """Return the answers to the documents of one submission, in their order. `present`: the stored reservations by id.
     `refused`: the errors by id. `warned`: by id, the reason why no slot could hold a reservation. `new`: the ids of the
-    reservations that were inserted. `newcomers`: see `submit`.
+    reservations that were inserted. `newcomers`: see `submit`. `commands`: by id, the stored
+    commands of the reservations that existed before.
 
     A document is refused if another principal submitted the stored reservation with its id. If the reservation existed
     before, the answer has notes about the fields in which the document differs; the stored values stay.
@@ -210,7 +226,7 @@ def _answer_all(
             answer["eta"] = eta
         # Of several documents with the same id the first one is stored.
         if item.id not in new or item.id in answered:
-            notes = _note_ignored(rules, row, item) | dict(_list_differences(item, row))
+            notes = _note_ignored(rules, row, item) | dict(_list_differences(item, row, commands.get(row.id)))
         else:
             if id(item.request) not in noted:
                 noted[id(item.request)] = _note_ignored(rules, row, item)
@@ -239,6 +255,7 @@ def new_reservation(
         key_hash=item.key_hash,
         instances=request.instances,
         sender=sender,
+        run=None if item.run is None else WAITING,
     )
 
 
@@ -260,9 +277,9 @@ def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:
         answer["notes"] = [{"path": path, "text": text} for path, text in notes.items()]
 
 
-def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[tuple[str, str]]:
+def _list_differences(item: ReservationDocument, row: Reservation, command: str | None) -> Iterator[tuple[str, str]]:
     """Yield (field, sentence) for each field in which a submission differs from the stored reservation with its id. A
-    missing field counts as its default.
+    missing field counts as its default. `command`: the stored command; None: the reservation has none.
     """
     asked, first = item.request, row.request
     for name in Request.__struct_fields__:
@@ -279,6 +296,8 @@ def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[t
     if item.priority != row.priority:
         text = f"{row.id} exists already and its priority stays {row.priority:g}; the verb `priority` changes it"
         yield "priority", text
+    if (None if item.run is None else item.run.text) != command and (command is not None or row.run is None):
+        yield "run", f"{row.id} exists already and keeps the command of its first request, or has none as that one"
     if row.key_hash is not None and item.key_hash != row.key_hash:
         yield "key_hash", f"{row.id} exists already and keeps the key of its first request"
 

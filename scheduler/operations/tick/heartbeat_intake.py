@@ -106,6 +106,7 @@ def describe_host(ports: Ports, name: str, machine: str, run: str | None = None)
     with ports.store.transaction() as transaction:
         slot = transaction.load_slots([name]).get(name)
         leases = transaction.load_leases([name]).get(name, [])
+        with_command = transaction.load_commands({owner for owner, _ in leases}) if leases else {}
     if slot is None:
         raise CommandRefused("slot", "a slot that a host registered", name, "conflict")
     check_host(slot, machine, run)
@@ -118,7 +119,7 @@ def describe_host(ports: Ports, name: str, machine: str, run: str | None = None)
         "version": name_version(slot, None if pool is None else pool.offline_timeout),
         **({} if slot.run is None else {"run": slot.run}),
         "leases": [
-            _describe_lease(owner, lease)
+            _describe_lease(owner, lease, has_command=owner in with_command)
             for owner, lease in leases
             if lease.epoch == slot.epoch and lease.state != "claimed"
         ],
@@ -200,7 +201,7 @@ def _is_news(slot: Slot, at: float, counter: int | None) -> bool:
     return slot.last_seen is None or counter is not None or at > slot.last_seen + SAME_BEAT_SECONDS
 
 
-def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:
+def _describe_lease(owner: str, lease: Lease, *, has_command: bool) -> dict[str, Any]:
     return {
         "reservation": owner,
         "component": lease.component,
@@ -210,6 +211,7 @@ def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:
         "assigned_at": lease.assigned_at,
         "state": lease.state,
         "revoke_by": lease.revoke_by,
+        "has_command": has_command,
     }
 
 

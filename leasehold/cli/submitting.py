@@ -1,0 +1,198 @@
+"""`leasehold submit`: submit a reservation with a command, which the host of its lease runs, and follow the output."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from leasehold.cli.connecting import connect
+from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, print_error
+from leasehold.cli.output import (
+    AsJson,
+    Timeout,
+    choose,
+    parse_number,
+    parse_pairs,
+    print_json,
+    print_result,
+    print_thing,
+)
+from leasehold.cli.requesting import check_reservation, describe_request, describe_reservation, submit
+from leasehold.cli.root import app, example, with_options_of
+from leasehold.errors import LeaseholdError, NotAnswered, Unavailable
+from scheduler.protocol.visible import make_visible
+
+if TYPE_CHECKING:
+    from leasehold.client.client import Client
+    from leasehold.client.models import Command, Execution
+
+ON_EXIT: Final = ("fail", "release")
+OF_A_SIGNAL: Final = 128
+"""The exit status of a shell for a command that a signal ended is this plus the number of the signal."""
+NO_OUTCOME: Final = 125
+"""The exit status if the reservation ended without an exit code of its command, as for `leasehold run`."""
+CANNOT_RUN: Final = 126
+POLL_SECONDS: Final = 1.0
+_ENDED: Final = frozenset({"released", "cancelled", "expired", "failed"})
+
+
+@app.command(
+    "submit",
+    epilog=example(
+        "leasehold submit --pool lab --cpus 2 -- make -C /srv/shop test",
+        "leasehold submit --pool lab --id night-7 --env CI=1 --wait -- ./run.sh",
+        "leasehold logs --reservation night-7 --follow",
+    ),
+)
+@with_options_of(describe_request)
+def submit_command(  # noqa: PLR0913, PLR0917 - an option each
+    items: Any,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command with its arguments.")],
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable of its environment. May be repeated."),
+    ] = None,
+    cwd: Annotated[str | None, typer.Option(metavar="FOLDER", help="Its working directory on the host.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="The user of the host for its processes.")] = None,
+    grace: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Time from the signal TERM to KILL when it has to end, like 30s."),
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="The container image in which it runs.")] = None,
+    on_exit: Annotated[
+        str,
+        typer.Option(
+            "--on-exit", metavar="RULE", help="fail: only exit code 0 releases the reservation; release: every code."
+        ),
+    ] = "fail",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Print its output until it has ended; the exit status is that of COMMAND.")
+    ] = False,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a command that the host of the lease runs.
+
+    The command prints the id of the reservation and returns. The agent of the host (`leasehold host run`) starts
+    COMMAND when the lease begins, keeps the lease, and releases it at the end. Nothing on this machine has to go on:
+    `leasehold run` runs a command on this machine instead, and `leasehold reserve` only reserves. The submitter needs
+    the right `run` (`leasehold principals may`), except on a stack of `leasehold up`.
+
+    With --wait the exit status is that of COMMAND, 128 and the signal's number if a signal ended it, 126 if the host
+    could not start it, and 125 if the reservation ended otherwise.
+    """
+    if isinstance(items, list):
+        raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)
+    choose("--on-exit", on_exit, ON_EXIT)
+    given: dict[str, Any] = {
+        "argv": command,
+        "env": parse_pairs("--env", env) if env else None,
+        "cwd": cwd,
+        "user": user,
+        "grace": None if grace is None else parse_number(grace),
+        "image": image,
+        "on_exit": on_exit,
+    }
+    fields = {**items, "run": {name: value for name, value in given.items() if value is not None}}
+    check_reservation(fields)
+    with connect(timeout) as client:
+        row = submit(client, fields)
+        if not wait:
+            print_result(row, describe_reservation(row), as_json=as_json)
+            return
+        print_error(f"{row.id} is submitted")
+        found = follow(client, row.id, goes_on=True)
+        if as_json:
+            print_json(found)
+    raise typer.Exit(find_status(found))
+
+
+def print_output(name: str, *, follows: bool) -> None:
+    """Print the output of the command of a reservation; with `follows`, until it has ended."""
+    with connect() as client:
+        follow(client, name, goes_on=follows)
+
+
+def follow(client: "Client", name: str, *, goes_on: bool) -> "Command":
+    """Print the end of the output of a reservation's command; with `goes_on`, print more until the reservation has
+    ended, whatever interrupts it meanwhile. Return the state of the command.
+    """
+    printer = OutputPrinter(print_thing)
+    try:
+        while True:
+            found = _ask(client, name)
+            if found is not None:
+                printer.print_new(found)
+                if not goes_on or is_over(client, found):
+                    return found
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        text = f"interrupted: {name} continues; `leasehold cancel {name}` ends it"
+        raise CommandError(text, INTERRUPTED) from None
+
+
+def _ask(client: "Client", name: str) -> "Command | None":
+    """Return the state of the command; None if no worker answered in time. Raises Refused."""
+    try:
+        return client.command(name)
+    except (NotAnswered, Unavailable) as error:
+        print_error(str(error))
+        return None
+
+
+def is_over(client: "Client", found: "Command") -> bool:
+    """Return whether the reservation has ended, and its restart policy does not run the command again."""
+    if found.phase not in _ENDED:
+        return False
+    try:
+        row = client.get(found.reservation) if found.phase == "failed" else None
+    except LeaseholdError:
+        row = None
+    return row is None or row.is_over
+
+
+def find_status(found: "Command") -> int:
+    """Return the exit status for the outcome of a command."""
+    if found.why == "exited" and found.exit_code is not None:
+        return found.exit_code
+    if found.why == "not_started":
+        return CANNOT_RUN
+    if found.why in {"signal", "out_of_memory"} and found.signal is not None:
+        return OF_A_SIGNAL + found.signal
+    return NO_OUTCOME
+
+
+class OutputPrinter:
+    """Prints the output of the runs of a command as it grows. A host reports only the end of the output: what came
+    between two reports may be missing, and is replaced by a line that counts it.
+    """
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._seen: dict[tuple[str, int], int] = {}
+        """Component and token of a run -> how many bytes of its output are printed."""
+        self._ended: set[tuple[str, int]] = set()
+
+    def print_new(self, found: "Command") -> None:
+        """Print what the runs have printed since the last call, and how they ended."""
+        is_gang = len({each.component for each in found.executions}) > 1
+        for run in found.executions:
+            name = f"{run.component}: " if is_gang else ""
+            for line in self._list_lines(run):
+                self._write(f"{name}{make_visible(line, multiline=True)}")
+            key = run.component, run.token
+            if run.state == "ended" and key not in self._ended:
+                self._ended.add(key)
+                print_error(f"{run}{'' if run.error is None else f': {run.error}'}")
+
+    def _list_lines(self, run: "Execution") -> list[str]:
+        key = run.component, run.token
+        new = run.bytes - self._seen.get(key, 0)
+        if new <= 0:
+            return []
+        self._seen[key] = run.bytes
+        tail = run.tail.encode()
+        text = tail[-new:].decode(errors="replace")
+        missing = [f"[{new - len(tail)} bytes before are not kept]"] if new > len(tail) else []
+        return [*missing, *text.removesuffix("\n").split("\n")]
