@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold.client.async_client import AsyncClient
     from leasehold.client.client import Client
     from leasehold.client.core.commands import AccountFields
-    from leasehold.client.core.hosts import AsyncHints, AsyncHosts
+    from leasehold.client.core.hosts import AsyncHints, AsyncHosts, Printed
     from leasehold.client.core.lease import AsyncLease, AsyncLost
     from leasehold.client.core.watch import AsyncWatch, AsyncWatches
     from leasehold.client.display import Table
@@ -120,6 +120,7 @@ __all__ = [
     "Note",
     "Overloaded",
     "Placement",
+    "Printed",
     "Probe",
     "ProcessOffset",
     "Refused",
@@ -149,7 +150,7 @@ __all__ = [
 _NAMES: Final = {
     "canaries": ("Probe",),
     "client.async_client": ("AsyncClient",),
-    "client.core.hosts": ("AsyncHints", "AsyncHosts"),
+    "client.core.hosts": ("AsyncHints", "AsyncHosts", "Printed"),
     "client.core.lease": ("AsyncLease", "AsyncLost"),
     "client.core.watch": ("AsyncWatch", "AsyncWatches"),
     "client.client": ("Client",),

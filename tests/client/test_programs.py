@@ -47,6 +47,7 @@ from leasehold import (
     NotAnswered,
     Overloaded,
     Placement,
+    Printed,
     Refused,
     Reservation,
     ReservationFields,
@@ -194,8 +195,9 @@ def host_with(hosts: Hosts) -> None:
     assert_type(hosts.leases("s", "m", run=None, timeout=1), Host)
     assert_type(hosts.take("s", "m", run="x", reservation="r", component="c", token=1, nonce="n", timeout=1), Taken)
     assert_type(hosts.started("s", "m", run="x", reservation="r", component="c", token=1, timeout=1), Answer)
-    printed = hosts.output("s", "m", run="x", reservation="r", component="c", token=1, tail="t", bytes=1, timeout=1)
-    assert_type(printed, Answer)
+    report: Printed = {"reservation": "r", "component": "c", "token": 1, "tail": "t", "bytes": 1}
+    printed = hosts.output("s", "m", run="x", reports=[report], timeout=1)
+    assert_type(printed, tuple[Answer, ...])
     ended = hosts.exited(
         "s",
         "m",
@@ -327,10 +329,9 @@ async def host_on_a_loop(hosts: AsyncHosts) -> None:
         await hosts.take("s", "m", run="x", reservation="r", component="c", token=1, nonce="n", timeout=1), Taken
     )
     assert_type(await hosts.started("s", "m", run="x", reservation="r", component="c", token=1, timeout=1), Answer)
-    printed = await hosts.output(
-        "s", "m", run="x", reservation="r", component="c", token=1, tail="t", bytes=1, timeout=1
-    )
-    assert_type(printed, Answer)
+    report: Printed = {"reservation": "r", "component": "c", "token": 1, "tail": "t", "bytes": 1}
+    printed = await hosts.output("s", "m", run="x", reports=[report], timeout=1)
+    assert_type(printed, tuple[Answer, ...])
     ended = await hosts.exited(
         "s",
         "m",

@@ -4,16 +4,29 @@ slot.
 A heartbeat is one write to Redis and waits in no queue. All other messages are requests to workers.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 import msgspec
 
 from leasehold.client.core.watch import Hint
 from leasehold.client.models import Answer, Host, Taken, read_answer
 from leasehold.client.ports import Notices, Reader, Wire, is_run_unknown
+from leasehold.client.submitting import read_answers
 from leasehold.errors import Fault, Refused, Unknown, read_faults
 from scheduler.protocol.faults import describe_unknown
+
+
+class Printed(TypedDict):
+    """The end of the output of a running command (`tail`, at most 8,192 characters), and how many bytes it has printed
+    on this lease.
+    """
+
+    reservation: str
+    component: str
+    token: int
+    tail: str
+    bytes: int
 
 
 class AsyncHosts:
@@ -125,24 +138,16 @@ class AsyncHosts:
         document = _name_lease(slot, machine, run, reservation, component, token)
         return read_answer(await self._ask("started", document, timeout))
 
-    async def output(  # noqa: PLR0913 - the fields of the report
-        self,
-        slot: str,
-        machine: str,
-        *,
-        run: str,
-        reservation: str,
-        component: str,
-        token: int,
-        tail: str,
-        bytes: int,  # noqa: A002 - the name of the field
-        timeout: float | None = None,
-    ) -> Answer:
-        """Report the end of the output of a running command (`tail`, at most 8,192 characters), and how many `bytes` it
-        has printed. Send at most one report a second.
+    async def output(
+        self, slot: str, machine: str, *, run: str, reports: Sequence[Printed], timeout: float | None = None
+    ) -> tuple[Answer, ...]:
+        """Report the ends of the outputs of running commands, in one request, and return one answer for each. Send at
+        most one request a second. An answer about a report that was refused has `errors`.
         """
-        document = _name_lease(slot, machine, run, reservation, component, token) | {"tail": tail, "bytes": bytes}
-        return read_answer(await self._ask("output", document, timeout))
+        seconds = self._timeout if timeout is None else timeout
+        items = [{"slot": slot, "machine": machine, "run": run, **each} for each in reports]
+        answer, _ = await self._wire.ask("output", {"items": items}, seconds)
+        return tuple(read_answers(answer, len(items), 0))
 
     async def exited(  # noqa: PLR0913 - the fields of the report
         self,
