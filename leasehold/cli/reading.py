@@ -90,6 +90,7 @@ def describe_reservation(row: "Reservation") -> list[tuple[str, str]]:
         ("expires", show_instant(row.expires_at)),
         ("to be given back", f"{show_instant(row.revoke_by)}: {row.revoke_reason}" if row.revoke_by else ""),
         ("ended", show_instant(row.finished_at)),
+        ("command", _describe_run(row)),
         ("restarts", _describe_restarts(row)),
         ("wanted", ", ".join(f"at most {most} x {name}" for name, most in sorted(row.want.items()))),
         ("given back", ", ".join(row.declined) if row.phase != "pending" else ""),
@@ -98,6 +99,13 @@ def describe_reservation(row: "Reservation") -> list[tuple[str, str]]:
     ]
     lines += [(f"lease {lease.component}", _describe_lease(lease)) for lease in row.leases]
     return [(name, value) for name, value in lines if value]
+
+
+def _describe_run(row: "Reservation") -> str:
+    """Return the state of a reservation's command as text, or how it ended; "" without a command."""
+    from scheduler.model.runs import describe_run
+
+    return "" if row.run is None else describe_run(row.run) or row.run.state
 
 
 def _describe_restarts(row: "Reservation") -> str:

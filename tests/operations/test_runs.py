@@ -336,7 +336,8 @@ class TestOutcomes:
             ("out_of_memory", {"signal": 9}, "fail", "failed", "out_of_memory"),
             ("limit", {"signal": 15}, "fail", "failed", "limit"),
             ("lost", {}, "fail", "pending", "run_lost"),
-            ("fenced", {"signal": 9}, "fail", "leased", None),
+            ("fenced", {"signal": 9}, "fail", "pending", "run_lost"),
+            ("revoked", {"signal": 15}, "fail", "pending", "run_lost"),  # without a deadline: the host was wrong
         ],
     )
     def test_the_outcome_decides(
@@ -344,7 +345,7 @@ class TestOutcomes:
     ) -> None:
         cluster = Cluster(store).lease(run={**RUN, "on_exit": on_exit}).begin()
         row = cluster.finish(why, tail="the end", bytes=7, **fields)
-        assert (row.phase, row.reason if phase != "leased" else None) == (phase, reason)
+        assert (row.phase, row.reason) == (phase, reason)
         (run,) = store.find_executions("r1")
         assert (run.state, run.why, run.tail, run.bytes) == ("ended", why, "the end", 7)
         assert (run.exit_code, run.signal) == (fields.get("exit_code"), fields.get("signal"))
@@ -352,7 +353,7 @@ class TestOutcomes:
             assert row.run == RunState("ended", run.exit_code, run.signal, run.why)
             event = cluster.harness.events[-1]
             assert event.detail.get("why") == why
-        elif phase == "pending":
+        else:
             assert (row.run, row.interruptions) == (RunState("waiting"), 1)
 
     def test_a_lost_command_fails_if_an_interruption_has_to(self) -> None:

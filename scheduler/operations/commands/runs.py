@@ -34,7 +34,7 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.protocol.signing import RunFields, sign_run
 
 LOST: Final = "run_lost"
-"""The reason of a reservation whose command was lost by its host."""
+"""The reason of a reservation whose command has ended without an outcome, while it has the lease."""
 
 
 def take(work: UnitOfWork, _rules: Rules, document: TakeDocument) -> Reservation:
@@ -164,12 +164,10 @@ def _describe(state: Any, outcome: Outcome) -> RunState:
 def _settle(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, outcome: Outcome) -> Reservation:
     """Change the reservation after a command has ended on `lease`, which it still holds."""
     on_exit = json.loads(work.transaction.load_commands([current.id])[current.id])["on_exit"]
-    if outcome.why == "fenced":
-        # The host has lost the contact: the lease is lost, or a tick ends it.
-        return current
-    if outcome.why == "revoked":
+    if outcome.why == "revoked" and lease.state == "revoking":
         return _return_revoked(work, rules, current, lease)
-    if outcome.why == "lost":
+    if outcome.why in {"lost", "fenced", "revoked"}:
+        # A host that has lost the contact, or ended a command too early, still has the lease: nothing would run on it.
         return _lose(work, rules, current, lease, outcome)
     note_confirmed(work, current)
     if is_success(outcome, on_exit):
@@ -204,14 +202,16 @@ def _return_revoked(work: UnitOfWork, rules: Rules, current: Reservation, lease:
     then the others use their slots.
     """
     if lease.kind == "elastic":
-        return give_back(work, rules, current, [lease]) if lease.state == "revoking" else current
+        return give_back(work, rules, current, [lease])
     if current.phase != "revoking" or any(each.state != "ended" for each in _list_present(work, current)):
         return current
     return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
 
 
 def _lose(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, outcome: Outcome) -> Reservation:
-    """Treat a command that its host has lost as an interruption: `on_interruption` decides, not the restart policy."""
+    """Treat the end of a command without an outcome as an interruption: `on_interruption` decides, not the restart
+    policy.
+    """
     if lease.kind == "elastic":
         return end_instances(work, rules, current, [lease], LOST, clean=False)
     if current.request.on_interruption == "requeue":
