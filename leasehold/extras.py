@@ -7,7 +7,7 @@ from typing import Final
 EXTRAS: Final = {
     "alembic": "server",
     "boto3": "server",
-    "botocore": "server",
+    "botocore": "agent",
     "flower": "server",
     "plotext": "server",
     "prometheus_client": "server",
@@ -36,5 +36,5 @@ def explain_missing(error: ModuleNotFoundError) -> str | None:
     extra = EXTRAS.get(module)
     if extra is None:
         return None
-    wanted = extra if extra == "server" else f"server,{extra}"
+    wanted = extra if extra in {"agent", "server"} else f"server,{extra}"
     return f"this command needs the extra {extra!r} ({module} is not installed): pip install 'leasehold[{wanted}]'"

@@ -102,7 +102,9 @@ def _answer(verb: str, document: object) -> Answer:
     """Return the answer to a question. Such a request may be repeated."""
     try:
         question = read_document(QUESTION_SCHEMAS[verb], document)
-        check_question(current_principal(), verb, slot=getattr(question, "slot", None))
+        check_question(
+            current_principal(), verb, slot=getattr(question, "slot", None), machine=getattr(question, "machine", None)
+        )
         return {"ok": True, **QUESTIONS[verb](question)}
     except InvalidInputError as error:
         return {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}

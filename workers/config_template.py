@@ -130,6 +130,8 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "view.url": "redis://127.0.0.1:6379/1",
         "access.principal": "operator",
         "access.key_file": "/etc/leasehold/operator.key",
+        "access.join_url": "https://leasehold.example.org",
+        "access.join_roles": ["123456789012:leasehold-machine"],
         "access.key": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8",
         "aws.region": "us-east-1",
         "aws.endpoint_url": "http://127.0.0.1:5000",

@@ -357,7 +357,8 @@ class Services:
     def _open_fleet(self) -> Fleet:
         from workers.ec2.fleet import make_fleet
 
-        return make_fleet(self.settings.aws.cluster, read_access(self.settings), self._make_budget())
+        access = read_access(self.settings)
+        return make_fleet(self.settings.aws.cluster, access, self._make_budget(), self.settings.access.join_url)
 
     def _make_budget(self) -> "CallBudget | None":
         """Return the budget of EC2 calls in Redis; None if the calls have no limit, or if no Redis is configured."""

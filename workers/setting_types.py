@@ -27,6 +27,7 @@ _CERTIFICATE_FLAGS: Final = frozenset({"required", "optional", "none"})
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
+_ROLE: Final = re.compile(r"[0-9]{12}:[A-Za-z0-9+=,.@_-]{1,64}", re.ASCII)
 _WEB_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)(:[0-9]{1,5})?")
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]{1,64}){0,8}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -116,6 +117,10 @@ def _web_hosts(value: object) -> object:
     return _list(value, _WEB_HOST.fullmatch, 'names of hosts like "leasehold.example.org" or "10.0.0.7:8443"')
 
 
+def _roles(value: object) -> object:
+    return _list(value, _ROLE.fullmatch, 'roles like "123456789012:leasehold-host" (account and name)')
+
+
 def _networks(value: object) -> object:
     return _list(value, _is_network, 'addresses or networks like "10.0.0.7" or "10.0.0.0/24"')
 
@@ -181,6 +186,7 @@ Share = Annotated[float, Before(_share)]
 Secret = Annotated[SecretText, Before(_secret)]
 Host = Annotated[str, Before(_host)]
 WebHosts = Annotated[tuple[str, ...], Before(_web_hosts)]
+Roles = Annotated[tuple[str, ...], Before(_roles)]
 Networks = Annotated[tuple[str, ...], Before(_networks)]
 UrlPrefix = Annotated[str, Before(_url_prefix)]
 HeaderName = Annotated[str, Before(_header)]

@@ -37,6 +37,7 @@ from workers.setting_types import (
     Period,
     QueueUrl,
     RedisUrl,
+    Roles,
     Secret,
     SecretText,
     Share,
@@ -148,6 +149,14 @@ class AccessSettings(Document):
     """
     key: Secret | None = None
     """The content of a key file; it overrides `key_file`."""
+    join_url: EndpointUrl | None = None
+    """Address of the HTTP API (https, except on this host) at which launched machines with agents prove their identity;
+    default: that of the local stack, or none.
+    """
+    join_roles: Roles = ()
+    """Roles of instance profiles, as `ACCOUNT:ROLE`, by which launched machines prove their identity to get the key of
+    their slot; none: no machine gets one.
+    """
 
 
 class DatabaseSettings(Document):

@@ -31,7 +31,7 @@ ROLE: Final = "emulated-host"
 """Role of the credentials of each played instance."""
 END_SECONDS: Final = 5.0
 """Time limit for the end of the processes of one instance."""
-_INHERITED: Final = ("PATH", "HOME", "LANG", "TZ")
+_INHERITED: Final = ("HOME", "LANG", "TZ")
 _KEY_BYTES: Final = 8
 
 
@@ -89,6 +89,9 @@ class MachineProcesses:
         path.write_text(script, encoding="utf-8")
         access_key, secret = f"ASIA{secrets.token_hex(_KEY_BYTES).upper()}", secrets.token_urlsafe(32)
         environment = {key: os.environ[key] for key in _INHERITED if key in os.environ} | {
+            # As in an image that has the same Python.
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "XDG_STATE_HOME": str(folder / "state"),
             "AWS_ACCESS_KEY_ID": access_key,
             "AWS_SECRET_ACCESS_KEY": secret,
             "AWS_SESSION_TOKEN": secrets.token_urlsafe(32),

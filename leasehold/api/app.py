@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from leasehold.api.asking import Asking
+from leasehold.api.joining import Joining
 from leasehold.api.openapi import make_document
 from leasehold.api.reading import Money, Reading
 from leasehold.api.service import MediaTypeError, Service, respond
@@ -25,6 +26,7 @@ from leasehold.web.backend import Backend
 from leasehold.web.entrance import BodyTooLargeError
 from leasehold.web.problems import describe_error, make_problem
 from scheduler.model.faults import InvalidInputError
+from scheduler.protocol.host_proof import JOIN_PATH
 from scheduler.protocol.http_routes import API, LISTS, ROUTES, TIME_HEADER
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -174,6 +176,7 @@ def make_api(backend: Backend) -> Router:
         [
             *[
                 *(ApiRoute("GET", path, handler) for path, handler in handlers.items()),
+                ApiRoute("POST", JOIN_PATH, Joining(service).join),
                 ApiRoute("POST", "/reservations/changes", reading.changes),
                 ApiRoute("POST", "/slots/{slot}/heartbeat", reading.heartbeat),
             ],

@@ -34,6 +34,7 @@ from scheduler.model.forecasts import Quality
 from scheduler.model.transitions import PHASES, SLOT_STATES, Phase
 from scheduler.operations.costs import WAYS
 from scheduler.operations.rules.offers import Offer
+from scheduler.protocol.host_proof import JOIN_PATH
 from scheduler.protocol.http_routes import (
     LISTS,
     LONGEST_WAIT_SECONDS,
@@ -526,6 +527,13 @@ _POSTS: Final[list[tuple[str, str, str, Schema, Schema]]] = [
         "Wait until one of many reservations differs from its mark.",
         make_object({"marks": _MARKS, "wait": SECONDS}, ["marks"]),
         make_object({"marks": _MARKS}, ["marks"]),
+    ),
+    (
+        JOIN_PATH,
+        "join",
+        "The proof of a launched machine, which needs no key. It gets the key of its slot.",
+        make_object({"headers": {"type": "object", "additionalProperties": STRING}}, ["headers"]),
+        make_object(dict.fromkeys(("slot", "pool", "machine", "key"), STRING), ["slot", "pool", "machine", "key"]),
     ),
     (
         "/slots/{slot}/heartbeat",

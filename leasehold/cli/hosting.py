@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,7 @@ from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.agent.agent import HostSpec
+    from leasehold.client.client import Client
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Slot of the host; default: the name of this host.")]
 Machine = Annotated[
@@ -44,6 +46,13 @@ State = Annotated[
     typer.Option(
         metavar="FOLDER",
         help="Folder for the files that the agent keeps on this host; default: ~/.local/state/leasehold.",
+    ),
+]
+Cgroup = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Delegated cgroup v2 folder, by which the cores of leases are limited; default: by CPU affinity.",
     ),
 ]
 _STATE = frozenset({"slot", "machine"})
@@ -113,13 +122,7 @@ def _find_identity(slot: str | None, machine: str | None, state: Path | None) ->
 def run(
     spec: "HostSpec",
     state: State = None,
-    cgroup: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Delegated cgroup v2 folder, by which the cores of leases are limited; default: by CPU affinity.",
-        ),
-    ] = None,
+    cgroup: Cgroup = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the agent of this host until Ctrl-C.
@@ -128,11 +131,60 @@ def run(
     cores of commands that `leasehold host exec` started. Ctrl-C or SIGTERM drains the host: the agent ends when the
     last lease of the host has ended. A second signal ends the agent at once.
     """
+    from leasehold.client.client import Client
+
+    _run_agent(spec, Client, state, cgroup, as_json=as_json)
+
+
+@group.command(
+    "join",
+    epilog=example(
+        "leasehold host join https://leasehold.example.org --cluster 3f0c6c1be5a94d0f9c6a2f1d7b8e4a50",
+        "leasehold host join https://leasehold.example.org --cluster ${cluster_id} --region ${region}",
+    ),
+)
+def join_cluster(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of Leasehold's HTTP API.")],
+    cluster: Annotated[str, typer.Option(help="Identity of the cluster: the variable cluster_id of the user data.")],
+    region: Annotated[
+        str | None, typer.Option(help="AWS region of the cluster; default: AWS_REGION, else that of the AWS profile.")
+    ] = None,
+    state: State = None,
+    cgroup: Cgroup = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the agent of a launched machine until Ctrl-C.
+
+    The machine proves by the credentials of its instance profile which instance it is, and gets the key of its slot.
+    Its pool needs `agent = true`, and the role of the profile stands in `access.join_roles`. From then on the agent
+    does the same as `leasehold host run`, over the HTTP API.
+    """
+    from leasehold.agent.agent import HostSpec
+    from leasehold.agent.joining import join
+    from leasehold.agent.machine import find_resources
+    from leasehold.client.client import Client
+
+    def show(event: Mapping[str, Any]) -> None:
+        _print_event(event, as_json)
+
+    found = join(url, cluster, region, show)
+    spec = HostSpec(found.slot, found.pool, found.machine, find_resources(), {})
+    _run_agent(spec, partial(Client, url, key=found.key), state, cgroup, as_json=as_json)
+
+
+def _run_agent(
+    spec: "HostSpec",
+    open_client: "Callable[[], Client]",
+    state: Path | None,
+    cgroup: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run the agent of a host until a signal, or until its slot has drained."""
     from leasehold.agent.agent import HostAgent
     from leasehold.agent.enforcer import Enforcer, find_limits
     from leasehold.agent.machine import find_state_folder
     from leasehold.agent.processes import notes_folder
-    from leasehold.client.client import Client
 
     try:
         limits = find_limits(cgroup)
@@ -146,7 +198,7 @@ def run(
 
     signals: list[int] = []
     enforcer = Enforcer(notes_folder(state or find_state_folder(), spec.slot), limits, show)
-    with Client() as client, explaining_refusals(_STATE):
+    with open_client() as client, explaining_refusals(_STATE):
         agent = HostAgent(client.hosts, spec, show, enforcer=enforcer)
 
         def on_signal(number: int, _frame: object) -> None:

@@ -27,6 +27,8 @@ EMULATOR: Final = "emulator"
 SECRET_KEY_VARIABLE: Final = "LEASEHOLD_AWS__SECRET_ACCESS_KEY"  # noqa: S105 - a name
 EMULATED_ACCOUNT: Final = "123456789012"
 """The AWS account of all machines and queues of the emulator; it is a part of the queues' URLs."""
+EMULATED_ROLE: Final = f"{EMULATED_ACCOUNT}:emulated-host"
+"""The role of the machines that the emulator plays as processes."""
 NOTICES: Final = "leasehold-interruptions"
 """Name of the emulator's SQS queue for interruption notices."""
 _SECRET_BYTES: Final = 32
@@ -134,11 +136,16 @@ def configure(
     broker_url, redis_programs = _plan_redis(settings, folder)
     is_default = settings.database_url == DatabaseSettings().url.get_secret_value()
     database_url = make_sqlite_url(folder / "leasehold.db") if is_default else settings.database_url
-    emulator_url, emulator_programs, emulator_environment = _plan_emulator(settings, folder, emulator or {})
+    document = dict(rules) if rules is not None else found.rules_document if found else None
+    has_agents = _has_agents(document)
+    emulator_url, emulator_programs, emulator_environment = _plan_emulator(
+        settings, folder, {**(emulator or {}), **({"run_user_data": True} if has_agents else {})}
+    )
+    console_port = _free_or_any(settings.console.host, settings.console.port)
     chosen = {
         "LEASEHOLD_FLOWER__PORT": str(_free_or_any(settings.flower.host, settings.flower.port)),
         "LEASEHOLD_METRICS__PORT": str(_free_or_any(settings.metrics.host, settings.metrics.port)),
-        CONSOLE_PORT: str(_free_or_any(settings.console.host, settings.console.port)),
+        CONSOLE_PORT: str(console_port),
         **({} if settings.console.token_file else {TOKEN_VARIABLE: str(folder / TOKEN_FILE)}),
         **({PATH_VARIABLE: str(path)} if path else {}),
         "LEASEHOLD_BROKER__URL": broker_url,
@@ -146,6 +153,7 @@ def configure(
         # Only the owner of the stack knows the password of its own Redis.
         OWN_STACK_VARIABLE: "1" if redis_programs else "0",
         **emulator_environment,
+        **(_plan_joining(emulator_environment, settings, console_port) if has_agents else {}),
         # `leasehold alive beat` reads the age of this file.
         **({} if settings.celery.beat_file else {"LEASEHOLD_CELERY__BEAT_FILE": str(folder / "beat")}),
         **(environment or {}),
@@ -159,13 +167,32 @@ def configure(
     }
     return StackConfiguration(
         settings=settings.model_copy(update=changed),
-        rules=dict(rules) if rules is not None else found.rules_document if found else None,
+        rules=document,
         broker_url=broker_url,
         database_url=database_url,
         emulator_url=emulator_url,
         environment=chosen,
         programs=(*redis_programs, *emulator_programs),
     )
+
+
+def _has_agents(rules: Mapping[str, Any] | None) -> bool:
+    """Return whether a pool of these rules, which may be wrong, has machines with agents."""
+    pools = (rules or {}).get("pools")
+    found = pools.values() if isinstance(pools, Mapping) else ()
+    return any(isinstance(each, Mapping) and each.get("agent") is True for each in found)
+
+
+def _plan_joining(emulator: Mapping[str, str], settings: Settings, port: int) -> dict[str, str]:
+    """Return the variables by which machines that the emulator plays join over the stack's HTTP API; {} without an
+    emulator, because machines of EC2 cannot reach this host.
+    """
+    if not emulator or settings.access.join_url:
+        return {}
+    return {
+        "LEASEHOLD_ACCESS__JOIN_URL": f"http://127.0.0.1:{port}{settings.console.prefix}",
+        "LEASEHOLD_ACCESS__JOIN_ROLES": EMULATED_ROLE,
+    }
 
 
 def _name_emulator(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -211,7 +238,7 @@ def uses_emulator(aws: AwsSettings) -> bool:
 
 
 def _plan_emulator(
-    settings: Settings, folder: Path, options: Mapping[str, float]
+    settings: Settings, folder: Path, options: Mapping[str, float | bool]
 ) -> tuple[str | None, tuple[Program, ...], dict[str, str]]:
     """Return (URL, programs, environment variables) of the emulator; (None, (), {}) if leasehold.toml configures AWS,
     because no emulator runs then. Raises ModuleNotFoundError if the extra `emulator` is not installed.
@@ -230,7 +257,8 @@ def _plan_emulator(
     command = [sys.executable, "-m", "leasehold_emulator", "--port", str(port)]
     command += ["--call-log", str(folder / "logs" / "ec2-calls.jsonl")]
     for name, value in options.items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
+        # An option that is True is a flag.
+        command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     url, secret = f"http://127.0.0.1:{port}", secrets.token_urlsafe(_SECRET_BYTES)
     command += ["--interruption-queue", NOTICES]
     variables = {

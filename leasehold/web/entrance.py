@@ -21,7 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from leasehold.web.gate import SAFE_METHODS, Admission, Gate
 from leasehold.web.problems import make_problem, respond
 from leasehold.web.sessions import SESSION_SECONDS
-from scheduler.protocol.http_routes import DOCS
+from scheduler.protocol.host_proof import JOIN_PATH
+from scheduler.protocol.http_routes import API, DOCS
 from workers.logs import get_logger
 from workers.settings import ConsoleSettings
 
@@ -223,7 +224,7 @@ class _AddHeaders:
         await self._send(message)
 
 
-_OPEN: Final = frozenset({HEALTH_PATH, LOGIN_PATH})
+_OPEN: Final = frozenset({HEALTH_PATH, LOGIN_PATH, f"{API}{JOIN_PATH}"})
 _OPEN_FOLDERS: Final = ("/static/",)
 
 log = get_logger(__name__)

@@ -44,6 +44,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     accounts: tuple[str, ...] = ()
     rights: tuple[Right, ...] = ()
     key: bytes | None = None
+    machine: str | None = None
+    """The only machine for which a host may act, because it has proved its identity; None: any."""
 
     def __repr__(self) -> str:
         """Return the principal as text without its key."""
@@ -128,16 +130,21 @@ def find_place_fault(principal: Principal | None, current: Reservation, slot: st
     return Fault("slot", f"a slot that {current.id} is leased on", show(slot), "conflict")
 
 
-def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
-    """Return a fault if this principal may not act for the host of the slot. Return None if it may. A host may act for
-    the slot that has the name of its principal.
+def find_host_fault(principal: Principal | None, slot: str, machine: str) -> Fault | None:
+    """Return a fault if this principal may not act for the machine as the host of the slot. Return None if it may. A
+    host may act for the slot that has the name of its principal, and with a key that it got for its proof (`join`), for
+    its own machine only: the slot may have another machine later.
     """
-    if principal is None or principal.role != "host" or slot == principal.name:
+    if principal is None or principal.role != "host":
         return None
-    return Fault("slot", f"{principal.name}, the slot of this principal", show(slot), "forbidden")
+    if slot != principal.name:
+        return Fault("slot", f"{principal.name}, the slot of this principal", show(slot), "forbidden")
+    if principal.machine not in {None, machine}:
+        return Fault("machine", f"{principal.machine}, the machine of this principal", show(machine), "forbidden")
+    return None
 
 
-def find_report_fault(principal: Principal | None, slot: str) -> Fault | None:
+def find_report_fault(principal: Principal | None, slot: str, machine: str) -> Fault | None:
     """Return a fault if this sender may not report about commands on the slot. Return None if it may.
 
     Unsigned requests may not, in every mode: a report ends a lease, and its sender gets commands.
@@ -145,7 +152,7 @@ def find_report_fault(principal: Principal | None, slot: str) -> Fault | None:
     if principal is None:
         wanted = f"a request that the principal {slot} with the role host has signed"
         return Fault("principal", wanted, "an unsigned request", "forbidden")
-    return find_host_fault(principal, slot)
+    return find_host_fault(principal, slot, machine)
 
 
 def find_renewal_fault(principal: Principal, name: str, current: Reservation | None) -> Fault | None:

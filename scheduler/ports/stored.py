@@ -47,7 +47,7 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
     """A principal (the sender of signed messages) with its key as text. `previous_key` is also valid until
-    `previous_until`.
+    `previous_until`. `machine`: the only machine for which the key of a host counts; None: any.
     """
 
     name: str
@@ -58,6 +58,7 @@ class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
     previous_key: str | None = None
     previous_until: float | None = None
     rights: tuple[Right, ...] = ()
+    machine: str | None = None
 
     def __repr__(self) -> str:
         """Return the principal as text without its keys."""
@@ -65,8 +66,10 @@ class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> Principal:
-        """Return the name, role, accounts and rights of the principal, without keys and times."""
-        return Principal(name=self.name, role=self.role, accounts=self.accounts, rights=self.rights)
+        """Return the name, role, accounts, rights and machine of the principal, without keys and times."""
+        return Principal(
+            name=self.name, role=self.role, accounts=self.accounts, rights=self.rights, machine=self.machine
+        )
 
     def list_keys(self, now: float) -> list[str]:
         """Return the keys of this principal that are valid at `now`."""

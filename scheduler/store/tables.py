@@ -458,6 +458,8 @@ principals: Final = Table(
     _real("previous_until", null=True),
     # A process of the version before inserts rows without it.
     Column("rights", _TEXT, nullable=False, server_default="[]", info={"json": True}),
+    # The only machine for which the key of a host counts; NULL: any.
+    _text("machine", null=True),
 )
 """The table of the principals that may send messages. `previous_key` is also accepted until `previous_until` (cluster
 time).

@@ -97,7 +97,7 @@ def list_modules(extra: str) -> Iterator[str]:
         yield requirement.partition("[")[0].partition(">")[0].replace("-", "_")
 
 
-@pytest.mark.parametrize("extra", ["server", "console", "emulator", "plot", "postgresql"])
+@pytest.mark.parametrize("extra", ["agent", "server", "console", "emulator", "plot", "postgresql"])
 def test_every_library_of_an_extra_is_known_to_be_installed_by_it(extra: str) -> None:
     assert {EXTRAS.get(module) for module in list_modules(extra)} == {extra}
 

@@ -11,6 +11,7 @@ from workers.ec2.user_data import (
     MOST_BYTES,
     VARIABLES,
     example_template,
+    find_template,
     render_user_data,
     variables_of,
 )
@@ -21,7 +22,7 @@ VALUES = {name: f"<{name}>" for name in VARIABLES}
 
 def test_a_launch_gives_every_variable_its_value() -> None:
     pool = some_rules().pools["linux"]
-    assert variables_of(an_order(), pool, "blue", "us-east-1") == {
+    assert variables_of(an_order(cluster_id="c-1"), pool, "blue", "us-east-1", "https://x") == {
         "cluster": "blue",
         "pool": "linux",
         "system": "x86_64-linux",
@@ -32,6 +33,8 @@ def test_a_launch_gives_every_variable_its_value() -> None:
         "region": "us-east-1",
         "boot_seconds": "780",
         "silence_seconds": "1800",
+        "cluster_id": "c-1",
+        "join_url": "https://x",
     }
     assert variables_of(an_order(), pool, "blue", "us-east-1").keys() == VARIABLES.keys()
 
@@ -66,7 +69,21 @@ def test_the_shipped_example_renders_with_every_variable_that_is_the_same_for_al
     rendered = render_user_data(example_template(), VALUES)
     assert rendered.startswith("#!/bin/sh\n")
     missing = [name for name, value in VALUES.items() if value not in rendered]
-    assert missing == ["slot", "launch_id", "offering"]
+    # The last two are for machines with agents.
+    assert missing == ["slot", "launch_id", "offering", "cluster_id", "join_url"]
+
+
+def test_a_pool_with_agents_and_without_user_data_gets_a_script_that_joins() -> None:
+    pool = some_rules(agent=True).pools["linux"]
+    template = find_template(pool)
+    assert template is not None
+    values = variables_of(an_order(cluster_id="c-1"), pool, "blue", "eu-west-1", "https://x")
+    assert render_user_data(template, values).splitlines() == [
+        "#!/bin/sh",
+        'exec leasehold host join "https://x" --cluster "c-1" --region "eu-west-1"',
+    ]
+    assert not pool.ec2.names_slot
+    assert find_template(some_rules().pools["linux"]) is None
 
 
 def test_the_page_lists_the_variables_as_the_code_has_them() -> None:

@@ -101,7 +101,7 @@ class Ec2Fleet(Fleet):
     """The machines of one cluster in one region of EC2. `scheduler.ports.Fleet` describes what each method promises.
 
     `launcher` is the client for launches, whose read timeout is longer (60 s instead of 15 s); default: `client`.
-    `pause` sleeps for a number of seconds.
+    `pause` sleeps for a number of seconds. `join_url`: the address at which machines with agents join.
     """
 
     def __init__(
@@ -112,7 +112,9 @@ class Ec2Fleet(Fleet):
         launcher: "EC2Client | None" = None,
         page_size: int = PAGE_SIZE,
         pause: Callable[[float], None] = time.sleep,
+        join_url: str | None = None,
     ) -> None:
+        self._join_url = join_url
         self._client, self._launcher = client, launcher or client
         self._cluster, self._page_size, self._pause = cluster, page_size, pause
         self._places = Places(client)
@@ -124,7 +126,7 @@ class Ec2Fleet(Fleet):
 
     @override
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        return freeze_request(order, rules, self._cluster, self._client.meta.region_name)
+        return freeze_request(order, rules, self._cluster, self._client.meta.region_name, self._join_url)
 
     @override
     def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
@@ -258,16 +260,19 @@ class Ec2Fleet(Fleet):
                     yield machine
 
 
-def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:
+def make_fleet(
+    cluster: str, access: Ec2Access, budget: CallBudget | None = None, join_url: str | None = None
+) -> Ec2Fleet:
     """Return the Ec2Fleet of a cluster, with one EC2 client for launches and one for all other calls.
 
-    The calls of both clients take their tokens from `budget`; None: the calls have no limit.
+    The calls of both clients take their tokens from `budget`; None: the calls have no limit. `join_url`: as
+    for Ec2Fleet.
     """
     client, launcher = make_client(access), make_client(access, LAUNCH_READ_SECONDS)
     if budget is not None:
         budget.guard(client)
         budget.guard(launcher)
-    return Ec2Fleet(client, cluster, launcher=launcher)
+    return Ec2Fleet(client, cluster, launcher=launcher, join_url=join_url)
 
 
 def read_machine(instance: "InstanceTypeDef") -> Machine:

@@ -22,7 +22,7 @@ from scheduler.model.slots import Market
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.ports import CloudError, LaunchOrder, Place
 from workers.ec2.templates import describe_template
-from workers.ec2.user_data import render_user_data, variables_of
+from workers.ec2.user_data import find_template, render_user_data, variables_of
 
 TAG_CLUSTER: Final = "leasehold:cluster"
 TAG_CLUSTER_ID: Final = "leasehold:cluster-id"
@@ -105,14 +105,16 @@ def find_places(subnets: Sequence[Place], offering: Offering | None) -> list[Pla
     return sorted((each for each in found if zone in {None, each.zone}), key=lambda each: -(each.free or 0))
 
 
-def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
+def freeze_request(
+    order: LaunchOrder, rules: Rules, cluster: str, region: str, join_url: str | None = None
+) -> dict[str, Any]:
     """Return the EC2 request for `order`, with these keys: `api` ("RunInstances" or "CreateFleet"), `parameters`,
     `offerings` and `template`.
 
     `offerings`: the key of each offering → the places in which EC2 may launch it. `template`: the launch template that
     Leasehold makes for the request, as the parameters of CreateLaunchTemplate; None if the request needs no template or
-    the pool names one. Equal input gives equal output. Raises CloudError (misconfigured) that names the wrong or
-    missing key of the rules.
+    the pool names one. `join_url`: the address at which machines with agents join; None: there is none. Equal input
+    gives equal output. Raises CloudError (misconfigured) that names the wrong or missing key of the rules.
     """
     keys: tuple[str | None, ...] = order.offerings or (None,)
     pool, first = _look_up(order.pool, keys[0], rules)
@@ -128,7 +130,7 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
         pool=pool,
         offerings=(first, *(_look_up(order.pool, key, rules)[1] for key in keys[1:])),
         subnets=order.places or read_written(pool.ec2.subnets),
-        user_data=_render(order, pool, cluster, region),
+        user_data=_render(order, pool, cluster, region, join_url),
         tags={
             **pool.ec2.tags,
             TAG_CLUSTER: cluster,
@@ -197,12 +199,13 @@ def _look_up(name: str, key: str | None, rules: Rules) -> tuple[Pool, Offering |
     return pool, offering
 
 
-def _render(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> str | None:
-    if pool.ec2.user_data is None:
+def _render(order: LaunchOrder, pool: Pool, cluster: str, region: str, join_url: str | None) -> str | None:
+    template = find_template(pool)
+    if template is None:
         return None
     path = f"config.pools.{order.pool}.ec2.user_data"
     try:
-        return render_user_data(pool.ec2.user_data, variables_of(order, pool, cluster, region), path)
+        return render_user_data(template, variables_of(order, pool, cluster, region, join_url), path)
     except InvalidInputError as error:
         raise CloudError("misconfigured", "InvalidRules", str(error)) from error
 

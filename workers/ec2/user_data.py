@@ -24,8 +24,15 @@ VARIABLES: Final[Mapping[str, str]] = {
     "region": "the EC2 region",
     "boot_seconds": "the pool's `boot_timeout` and `binding_timeout` together, in whole seconds",
     "silence_seconds": "the pool's `self_end_after` in whole seconds; `0` = off",
+    "cluster_id": "the identity of the cluster, which `leasehold host join` needs",
+    "join_url": "the setting `access.join_url`, which `leasehold host join` needs; empty if it is not set",
 }
 """Name of a variable in a user data template → the meaning of the value that replaces it."""
+
+AGENT_TEMPLATE: Final = """#!/bin/sh
+exec leasehold host join "${join_url}" --cluster "${cluster_id}" --region "${region}"
+"""
+"""User data of a pool with agents that names none. The image needs `leasehold[agent]`."""
 
 
 def example_template() -> str:
@@ -35,7 +42,18 @@ def example_template() -> str:
     return files("workers.ec2").joinpath("user_data.sh.tmpl").read_text(encoding="utf-8")
 
 
-def variables_of(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> dict[str, str]:
+def find_template(pool: Pool) -> str | None:
+    """Return the template of the user data of a pool: its own, or the one that starts the agent, if the pool has agents
+    and its launch template has no user data of its own. None: its machines get no user data.
+    """
+    if pool.ec2.user_data is None and pool.agent and pool.ec2.launch_template is None:
+        return AGENT_TEMPLATE
+    return pool.ec2.user_data
+
+
+def variables_of(
+    order: LaunchOrder, pool: Pool, cluster: str, region: str, join_url: str | None = None
+) -> dict[str, str]:
     offering = pool.offering_by_key[order.offering] if order.offering else None
     return {
         "cluster": cluster,
@@ -48,6 +66,8 @@ def variables_of(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> d
         "region": region,
         "boot_seconds": str(ceil(pool.boot_timeout + pool.binding_timeout)),
         "silence_seconds": str(ceil(pool.self_end_after)),
+        "cluster_id": order.cluster_id,
+        "join_url": join_url or "",
     }
 
 

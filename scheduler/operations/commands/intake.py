@@ -411,7 +411,7 @@ def _check_rights(work: UnitOfWork, document: Document) -> None:
     """
     principal, name = work.principal, getattr(document, "reservation", None)
     if isinstance(document, ExecutionDocument):
-        _refuse_for(find_report_fault(principal, document.slot))
+        _refuse_for(find_report_fault(principal, document.slot, document.machine))
         return
     if principal is None:
         return
@@ -424,16 +424,18 @@ def _check_rights(work: UnitOfWork, document: Document) -> None:
         if isinstance(document, ConfirmDocument) and current is not None:
             _refuse_for(find_place_fault(principal, current, document.slot))
     elif isinstance(document, HostDocument | RegisterDocument):
-        _refuse_for(find_host_fault(principal, document.slot))
+        _refuse_for(find_host_fault(principal, document.slot, document.machine))
 
 
-def check_question(principal: Principal | None, verb: str, *, slot: str | None = None) -> None:
+def check_question(
+    principal: Principal | None, verb: str, *, slot: str | None = None, machine: str | None = None
+) -> None:
     """Raise CommandRefused unless this sender may send this question (a request that only reads). `slot`: the slot that
-    the question is about; None: it is about no single slot.
+    the question is about, and `machine` that of its host; None: it is about no single slot.
     """
     _refuse_for(find_role_fault(principal, verb))
     if slot is not None:
-        _refuse_for(find_host_fault(principal, slot))
+        _refuse_for(find_host_fault(principal, slot, machine or ""))
 
 
 def _refuse_for(fault: Fault | None) -> None:
