@@ -20,7 +20,7 @@ from msgspec.structs import replace as replace_fields
 
 from bench._logs import SYSTEM, Log
 from scheduler.foresight.forecaster import SHORT_WAIT, Forecaster
-from scheduler.foresight.margins import Margins, Outcome, Waits
+from scheduler.foresight.margins import Given, Margins, Outcome, Waits
 from scheduler.foresight.quality import find_loss
 from scheduler.model.reservations import Component, Lease, Request, Reservation
 from scheduler.model.rules import read_rules
@@ -96,7 +96,7 @@ class LastWaits:
     def __init__(self) -> None:
         self._last, self._ordered = deque[float](), list[float]()
         self._margins = Margins()
-        self._open: dict[str, tuple[Waits, Waits | None]] = {}
+        self._open: dict[str, tuple[Waits, Given | None]] = {}
 
     def predict(self, name: str) -> tuple[float, float] | None:
         """Return the interval of a reservation that is submitted now; None: too little is known."""
@@ -106,7 +106,7 @@ class LastWaits:
         waits = Waits(*(self._ordered[min(count - 1, int(share * count))] for share in (0.1, 0.5, 0.9, 0.95)))
         given = self._margins.widen(waits) if self._margins.are_known else None
         self._open[name] = waits, given
-        return None if given is None else (given.low, given.high)
+        return None if given is None else (given.waits.low, given.waits.high)
 
     def note(self, name: str, seconds: float) -> None:
         """Count the wait of a reservation that has started."""

@@ -13,7 +13,7 @@ import msgspec
 from scheduler.foresight.arrivals import ArrivalRecord
 from scheduler.foresight.census import Census
 from scheduler.foresight.draws import Draws
-from scheduler.foresight.margins import Margins, MarginsRecord, Outcome, Waits
+from scheduler.foresight.margins import Given, Margins, MarginsRecord, Outcome, Waits
 from scheduler.foresight.play import Expectations, Play
 from scheduler.foresight.present import Lane, Present
 from scheduler.foresight.quality import QualityRecord
@@ -50,7 +50,7 @@ class _Open:
 
     as_of: float
     predicted: Waits
-    given: Waits | None
+    given: Given | None
 
 
 class Forecaster:
@@ -186,9 +186,8 @@ class Forecaster:
             self._open[row.id] = _Open(at, predicted, given)
         if given is None:
             return Forecast(as_of=at, unknown="few_outcomes")
-        return Forecast(
-            as_of=at, low=at + given.low, median=at + given.median, high=at + given.high, late=at + given.late
-        )
+        low, median, high, late = (at + each for each in given.waits)
+        return Forecast(as_of=at, low=low, median=median, high=high, late=late)
 
     def predict(self, row: Reservation) -> Waits | None:
         """Return what plays alone say of the wait of a pending reservation, without margins; None: it was not played,
@@ -233,7 +232,8 @@ class Forecaster:
             if row is not None and row.leased_at is not None and row.leased_at - row.created_at > SHORT_WAIT:
                 seconds = max(0.0, row.leased_at - known.as_of)
                 self.margins.note(Outcome(known.predicted, seconds), known.given)
-                self.qualities.note(row.request.pool or row.request.system or "", known.given, seconds)
+                waits = None if known.given is None else known.given.waits
+                self.qualities.note(row.request.pool or row.request.system or "", waits, seconds)
 
     def _note_arrivals(self, view: View, census: Census, now: float) -> None:
         last = self._last_sequence

@@ -4,11 +4,15 @@ Plays do not know everything, so the intervals of their starts are too narrow, t
 by what factor: each end of an interval gets the margin that a share of the past outcomes needed (conformal prediction).
 The shares themselves move with the misses (adaptive conformal inference, Gibbs and Candès 2021). Margins are factors of
 the wait. Only outcomes with similar predictions count, because short waits are missed by greater factors.
+
+How many outcomes are similar, and how much the ends of a prediction are worth beside its median, differs from time to
+time. So several ways compute each end, and it is their mean, in which the ways that lost little lately weigh more
+(exponential weights, Cesa-Bianchi and Lugosi 2006).
 """
 
 from collections import deque
 from dataclasses import dataclass
-from heapq import nsmallest
+from itertools import product
 from math import ceil, exp, log
 from typing import Final, NamedTuple
 
@@ -17,8 +21,17 @@ import msgspec
 LEAST: Final = 50
 """The fewest outcomes with which there are forecasts."""
 KEPT: Final = 1000
-NEAR: Final = 150
-"""How many of the kept outcomes decide about a margin: those with the most similar predictions."""
+WAYS: Final = tuple(product((60, 150, 400), (0.0, 0.5, 1.0)))
+"""The ways to compute an end: how many of the kept outcomes decide, those with the most similar predictions; and what
+part of the distance between the predicted end and the median counts. What a few plays say about rare cases is often
+worth less than what they say about the middle.
+"""
+RATE: Final = 2.0
+"""By this much a unit of loss lowers the logarithm of a way's weight."""
+MEMORY: Final = 0.99
+"""What remains of earlier losses after another outcome."""
+GRAIN: Final = 0.01
+"""Predictions whose medians differ by less than this factor have the same margins, so that these are computed once."""
 STEP: Final = 0.005
 """By how much a miss moves the share of an end, at most by MOST_MOVED in all."""
 MOST_MOVED: Final = 0.3
@@ -45,86 +58,154 @@ class Outcome(NamedTuple):
     seconds: float
 
 
+Ends = tuple[tuple[float, ...], ...]
+"""Where each way puts each end, as logarithms of waits."""
+
+
+class Given(NamedTuple):
+    """A prediction with its margins."""
+
+    waits: Waits
+    ends: Ends
+
+
+class _Row(NamedTuple):
+    """What is kept of an outcome: the logarithm of the predicted median, and beside it those of the wait and of the
+    predicted ends.
+    """
+
+    place: float
+    taken: float
+    low: float
+    high: float
+    late: float
+
+
 @dataclass
 class _End:
-    """One end of the interval: the share of the outcomes that it has to hold, and the share that is asked now."""
+    """One end of the interval: its number, the share of the outcomes that it has to hold, the share that is asked now,
+    and the logarithms of the weights of the ways.
+    """
 
+    number: int
     target: float
-    share: float
     sign: int
+    share: float
+    weights: list[float]
 
     def note(self, *, is_miss: bool) -> None:
         """Ask for more after a miss, for less after a hit, so that misses have their share in the long run."""
         self.share += STEP * (is_miss - (1 - self.target))
         self.share = min(max(self.share, self.target - MOST_MOVED), self.target + MOST_MOVED)
 
+    def weigh(self, places: tuple[float, ...], taken: float) -> None:
+        """Count the pinball loss of each way."""
+        missed, kept = RATE * self.target, RATE * (1 - self.target)
+        for way, place in enumerate(places):
+            beyond = self.sign * (taken - place)
+            self.weights[way] = MEMORY * self.weights[way] - max(missed * beyond, -kept * beyond)
+
+    def average(self, places: tuple[float, ...]) -> float:
+        """Return the mean of the ways by their weights."""
+        most = max(self.weights)
+        weights = [exp(each - most) for each in self.weights]
+        return sum(weight * place for weight, place in zip(weights, places, strict=True)) / sum(weights)
+
 
 class MarginsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of margins: the scores of the outcomes, and the shares of the three ends."""
+    """What is kept of margins: the outcomes, and the shares and weights of the three ends."""
 
-    scores: tuple[tuple[float, float, float, float], ...]
+    rows: tuple[tuple[float, float, float, float, float], ...]
     shares: tuple[float, float, float]
+    weights: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
 
 
 class Margins:
     """The outcomes of forecasts, and the margins that follow from them."""
 
     def __init__(self) -> None:
-        self._outcomes = deque[tuple[float, float, float, float]](maxlen=KEPT)
-        """(predicted median, scores of the low, high and late ends): logarithms of factors."""
-        self._ends = (_End(0.9, 0.9, -1), _End(0.9, 0.9, 1), _End(0.95, 0.95, 1))
+        self._rows = deque[_Row](maxlen=KEPT)
+        self._ends = tuple(
+            _End(number, target, sign, target, [0.0] * len(WAYS))
+            for number, (target, sign) in enumerate(((0.9, -1), (0.9, 1), (0.95, 1)))
+        )
+        self._known: dict[int, Ends] = {}
+        """Median in units of GRAIN -> the margins of each way at each end."""
 
     def __len__(self) -> int:
-        return len(self._outcomes)
+        return len(self._rows)
 
     def dump(self) -> MarginsRecord:
         """Return what margins are made again from."""
-        low, high, late = (end.share for end in self._ends)
-        return MarginsRecord(scores=tuple(self._outcomes), shares=(low, high, late))
+        low, high, late = self._ends
+        return MarginsRecord(
+            rows=tuple(self._rows),
+            shares=(low.share, high.share, late.share),
+            weights=(tuple(low.weights), tuple(high.weights), tuple(late.weights)),
+        )
 
     def load(self, record: MarginsRecord) -> None:
-        """Take a record."""
-        self._outcomes.extend(record.scores)
-        for end, share in zip(self._ends, record.shares, strict=True):
+        """Take a record. The weights of other ways than those of this version count as nothing."""
+        self._known.clear()
+        self._rows.extend(_Row(*each) for each in record.rows)
+        for end, share, weights in zip(self._ends, record.shares, record.weights, strict=True):
             end.share = share
+            if len(weights) == len(WAYS):
+                end.weights = list(weights)
 
     @property
     def are_known(self) -> bool:
         """Whether there are enough outcomes."""
-        return len(self._outcomes) >= LEAST
+        return len(self._rows) >= LEAST
 
-    def note(self, outcome: Outcome, given: Waits | None) -> None:
+    def note(self, outcome: Outcome, given: Given | None) -> None:
         """Count an outcome. `given`: the forecast with its margins; None: there was none."""
+        self._known.clear()
         predicted, seconds = outcome
-        taken = _scale(seconds)
-        ends = _list_ends(predicted)
-        low, high, late = (end.sign * (taken - each) for end, each in zip(self._ends, ends, strict=True))
-        self._outcomes.append((_scale(predicted.median), low, high, late))
+        place, taken = _scale(predicted.median), _scale(seconds)
+        low, high, late = (each - place for each in _list_ends(predicted))
+        self._rows.append(_Row(place, taken - place, low, high, late))
         if given is not None:
-            for end, each in zip(self._ends, (given.low, given.high, given.late), strict=True):
-                end.note(is_miss=end.sign * (seconds - each) > 0)
+            waits = (given.waits.low, given.waits.high, given.waits.late)
+            for end, stated, places in zip(self._ends, waits, given.ends, strict=True):
+                end.note(is_miss=end.sign * (seconds - stated) > 0)
+                end.weigh(places, taken)
 
-    def widen(self, predicted: Waits) -> Waits:
+    def widen(self, predicted: Waits) -> Given:
         """Return the prediction with its margins."""
         place = _scale(predicted.median)
-        # Of equally similar ones the last ones count.
-        near = nsmallest(NEAR, reversed(self._outcomes), key=lambda each: abs(each[0] - place))
-        low, high, late = (
-            each + end.sign * _find_score(sorted(outcome[number] for outcome in near), end.share)
-            for number, (end, each) in enumerate(zip(self._ends, _list_ends(predicted), strict=True), 1)
+        ends = tuple(
+            tuple(place + part * (each - place) + margin for (_, part), margin in zip(WAYS, margins, strict=True))
+            for each, margins in zip(_list_ends(predicted), self._find_margins(place), strict=True)
         )
+        low, high, late = (end.average(places) for end, places in zip(self._ends, ends, strict=True))
         least = max(0.0, _unscale(low) - ROUNDING)
         most = max(least, _unscale(high) + ROUNDING)
-        return Waits(least, min(max(predicted.median, least), most), most, max(most, _unscale(late) + ROUNDING))
+        median = min(max(predicted.median, least), most)
+        return Given(Waits(least, median, most, max(most, _unscale(late) + ROUNDING)), ends)
+
+    def _find_margins(self, place: float) -> Ends:
+        """Return by how much each way moves each end at this median."""
+        grain = round(place / GRAIN)
+        known = self._known.get(grain)
+        if known is None:
+            middle = grain * GRAIN
+            near = list(reversed(self._rows))  # of equally similar ones the last ones count
+            near.sort(key=lambda row: abs(row.place - middle))
+            known = self._known[grain] = tuple(
+                tuple(_find_margin(near[:most], end, part) for most, part in WAYS) for end in self._ends
+            )
+        return known
+
+
+def _find_margin(near: list[_Row], end: _End, part: float) -> float:
+    first = 2 + end.number
+    return end.sign * _find_score(sorted(end.sign * (row.taken - part * row[first]) for row in near), end.share)
 
 
 def _list_ends(predicted: Waits) -> tuple[float, float, float]:
-    """Return the low, high and late ends of a prediction before their margins, as logarithms. Each lies halfway to the
-    median: what a few plays say about rare cases is worth less than what they say about the middle.
-    """
-    middle = _scale(predicted.median)
-    low, high, late = ((_scale(each) + middle) / 2 for each in (predicted.low, predicted.high, predicted.late))
-    return low, high, late
+    """Return the low, high and late ends of a prediction as logarithms."""
+    return _scale(predicted.low), _scale(predicted.high), _scale(predicted.late)
 
 
 def _find_score(ordered: list[float], share: float) -> float:

@@ -83,6 +83,31 @@ EXPLAINED: Final[Changes] = {
                 "zip(taken, spent, strict=False)",
             ),
         ],
+        "_find_best_in": [
+            Change(
+                "it names the index of a slot that the extender adds: the slot's class notes what is taken, and the "
+                "right index reads it with the addition before its next search",
+                "(slot_index[-1], None)",
+                "(slot_index[-2], None)",
+            ),
+        ],
+    },
+    "scheduler.foresight.room": {
+        "Room._count_on": [
+            Change(
+                "both vectors are of one group", "zip(left, amounts, strict=True)", "zip(left, amounts, strict=False)"
+            ),
+        ],
+    },
+    "scheduler.model.run_times": {
+        "Estimates.find_run_time": [
+            Change("equal times are one time", "stated * ratio < found", "stated * ratio <= found"),
+        ],
+    },
+    "scheduler.operations.run_times": {
+        "": [
+            Change("a batch may have any size", "500", "501"),
+        ],
     },
     "scheduler.policy.capacity.candidate_queue": {
         "CandidateQueue.catch_up": [
@@ -147,6 +172,13 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.placement.place": {
+        "_Search.cover": [
+            Change(
+                "relaxed capacity that is too high only leads to a search, which applies the exact rule",
+                "self._elastic.spend(demand, slot_infos)",
+                "",
+            ),
+        ],
         "_serve": [
             Change(
                 "`_pass_over` returns None for a single instance while no queue is blocked",

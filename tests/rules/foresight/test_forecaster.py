@@ -207,7 +207,7 @@ def test_margins_keep_few_outcomes_and_hold_their_share() -> None:
         predicted = Waits(50.0, 100.0, 150.0, 170.0)
         seconds = 100.0 * random.lognormvariate(0.5, 1.0)
         given = margins.widen(predicted) if margins.are_known else None
-        hits += number >= KEPT and given is not None and given.low <= seconds <= given.high
+        hits += number >= KEPT and given is not None and given.waits.low <= seconds <= given.waits.high
         margins.note(Outcome(predicted, seconds), given)
     assert len(margins) == KEPT
     assert 0.76 < hits / (2 * KEPT) < 0.84
@@ -218,15 +218,17 @@ def test_an_interval_of_exact_predictions_contains_the_start() -> None:
     for number in range(2 * LEAST):
         seconds = 70.0 + 30 * number
         given = margins.widen(Waits(*[seconds] * 4))
-        assert given.low < seconds < given.high
-        assert given.high - given.low < 0.01
+        assert given.waits.low < seconds < given.waits.high
+        assert given.waits.high - given.waits.low < 0.01
         margins.note(Outcome(Waits(*[seconds] * 4), seconds), given)
 
 
 def test_margins_of_short_waits_do_not_widen_long_ones() -> None:
     margins = Margins()
+    short, long = Waits(1.0, 2.0, 3.0, 3.0), Waits(9_000.0, 10_000.0, 11_000.0, 12_000.0)
     for _ in range(200):
-        margins.note(Outcome(Waits(1.0, 2.0, 3.0, 3.0), 3000.0), None)
-        margins.note(Outcome(Waits(9_000.0, 10_000.0, 11_000.0, 12_000.0), 10_000.0), None)
-    assert margins.widen(Waits(9_000.0, 10_000.0, 11_000.0, 12_000.0)).high < 12_000
-    assert margins.widen(Waits(1.0, 2.0, 3.0, 3.0)).high > 1_000
+        for outcome in (Outcome(short, 3000.0), Outcome(long, 10_000.0)):
+            margins.note(outcome, margins.widen(outcome.predicted) if margins.are_known else None)
+    # The ways that ask outcomes of both kinds have lost their weight.
+    assert margins.widen(long).waits.high < 12_000
+    assert margins.widen(short).waits.high > 1_000
