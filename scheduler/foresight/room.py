@@ -107,11 +107,10 @@ class Room:
                     ),
                     None,
                 )
-                after = None if other is None else _add(other, amounts)
-                if other is None or after is None:
+                if other is None:
                     # What shares a slot is approximated, so the amounts may fit on no slot as a whole.
                     other = min(free)
-                    after = tuple(min(a, b) for a, b in zip(_add(other, amounts), capacity, strict=True))
+                after = tuple(min(a, b) for a, b in zip(_add(other, amounts), capacity, strict=True))
                 there = min(remaining, free[other])
                 self._move(group, other, after, there)
                 remaining -= there

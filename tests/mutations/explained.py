@@ -92,6 +92,15 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.foresight.margins": {
+        "Margins.note": [
+            Change(
+                "there are three ends",
+                "zip(self._ends, waits, given.ends, strict=True)",
+                "zip(self._ends, waits, given.ends, strict=False)",
+            ),
+        ],
+    },
     "scheduler.foresight.room": {
         "Room._count_on": [
             Change(
