@@ -101,6 +101,11 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.foresight.play": {
+        "": [
+            Change("a bound of the time that one play takes", "40", "41"),
+        ],
+    },
     "scheduler.foresight.room": {
         "Room._count_on": [
             Change(
