@@ -13,6 +13,7 @@ from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation
 from scheduler.model.runs import RunState
 from scheduler.operations.commands.intake import accept
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.ports import Store
 from scheduler.protocol.signing import RunFields, is_run_signed_by
 from scheduler.store.memory import MemoryStore
@@ -188,6 +189,15 @@ class TestSubmission:
         assert [each["path"] for each in cluster.submit(run=None)["notes"]] == ["run"]
         assert SECRET not in str(again)
         assert json.loads(store.find_command("r1") or "")["argv"] == RUN["argv"]
+
+    def test_a_pool_without_agents_is_noted(self) -> None:
+        cluster = Cluster()
+        assert "notes" not in cluster.submit("r1")
+        elastic = {"pools": {**RULES["pools"], "ec2": {"system": "lab-linux", "max_slots": 1}}}
+        apply_rules(cluster.harness.ports, elastic)
+        (note,) = cluster.submit("r2", pool=None, system="lab-linux")["notes"]
+        assert note == {"path": "run", "text": "the hosts of ec2 have no agents, so no command runs on them"}
+        assert "notes" not in cluster.submit("r3")
 
     def test_a_list_has_a_command_for_each_of_its_reservations(self, store: Store) -> None:
         cluster = Cluster(store)

@@ -261,12 +261,16 @@ def new_reservation(
 
 def _note_ignored(rules: Rules, row: Reservation, item: ReservationDocument) -> dict[str, str]:
     """Return notes (field -> sentence) about fields of a document that have no effect, because the order of the
-    reservation's queue does not use them.
+    reservation's queue does not use them, or a pool that may serve it has no agents that run commands.
     """
     asked = row.request
     # In each queue the account decides whether a max_runtime is enforced.
     account = item.account if item.max_runtime is None else None
-    return rules.list_ignored(asked.pool, asked.system, priority=item.priority, account=account)
+    notes = rules.list_ignored(asked.pool, asked.system, priority=item.priority, account=account)
+    pools = () if item.run is None else rules.serving_pools(asked.pool, asked.system)
+    if idle := [name for name in pools if not rules.pools[name].has_agents]:
+        notes = {**notes, "run": f"the hosts of {', '.join(idle)} have no agents, so no command runs on them"}
+    return notes
 
 
 def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:
