@@ -102,7 +102,7 @@ def test_a_known_id_keeps_its_first_request_and_the_notes_name_the_differences(
 
 
 def test_every_field_of_a_document_is_compared() -> None:
-    kept = {*Request.__struct_fields__, "id", "priority", "resources", "key_hash"}
+    kept = {*Request.__struct_fields__, "id", "priority", "resources", "key_hash", "run"}
     assert set(ReservationDocument.model_fields) == kept
 
 

@@ -89,6 +89,15 @@ def test_a_snapshot_for_what_if_has_no_command(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
+    "document", [{"items": {"run": RUN}}, {"items": [], "run": RUN}, {"items": [{"run": [SECRET]}]}]
+)
+def test_faults_of_lists_have_nothing_of_it(document: dict[str, Any]) -> None:
+    answer = Cluster().ask(SHOP, "submit", **document)
+    assert not answer["ok"]
+    assert SECRET not in str(answer)
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         [{"system": "x", "run": RUN}],

@@ -342,7 +342,14 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
         return request, [content]
     items = document["items"]
     if not isinstance(items, list) or not 0 < len(items) <= MOST_ITEMS:
-        got = f"{len(items)} of them" if isinstance(items, list) else show(items)
+        # A table in place of the list may have a command.
+        got = (
+            f"{len(items)} of them"
+            if isinstance(items, list)
+            else "a table"
+            if isinstance(items, dict)
+            else show(items)
+        )
         raise InvalidInputError([Fault("items", f"a list of 1 to {MOST_ITEMS} documents", got)])
     if content:
         name = next(iter(content))
