@@ -20,6 +20,9 @@ from leasehold.client.hosts import Hosts
 from leasehold.client.models import Host, Hosted
 from leasehold.client.ports import Hints
 from leasehold.errors import NotAnswered, Refused, Unavailable
+from leasehold.work.guard import read_boot_clock
+from leasehold.work.ports import LeaseKey
+from leasehold.work.runner import LeaseState, Runner
 from scheduler.protocol.heartbeats import LONGEST_BEAT_SECONDS, find_beat
 
 LOOK_SECONDS: Final = 300.0
@@ -48,6 +51,8 @@ live.
 """
 RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 30.0
+FINISH_SECONDS: Final = 15.0
+"""Longest time for which a drained host waits until the last commands of its leases have ended, in seconds."""
 NOTICE_SECONDS: Final = 0.5
 """Longest time until the agent reacts to a request to leave, in seconds."""
 
@@ -149,7 +154,8 @@ class HostAgent:
     """The agent of one host, from the registration of the host until it leaves. `report` is called with each event,
     from several threads.
 
-    `enforcer` limits the cores of the leases' processes; default: no limits.
+    `enforcer` limits the cores of the leases' processes; default: no limits. `make_runner` makes the runner of the
+    leases' commands for a run of the agent; default: commands are not run.
     """
 
     def __init__(
@@ -159,6 +165,7 @@ class HostAgent:
         report: Report,
         *,
         enforcer: Enforcer | None = None,
+        make_runner: Callable[[str], Runner] | None = None,
         poll_seconds: float = POLL_SECONDS,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
@@ -166,6 +173,8 @@ class HostAgent:
         self._poll_seconds, self._look_seconds = poll_seconds, look_seconds
         self._retry = Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._enforcer = enforcer
+        self._make_runner = make_runner
+        self._runner: Runner | None = None
         self._heart = Heart(hosts, spec, report)
         self._run = make_run()
         # Plain attributes and no threading.Event: a signal handler that interrupts Event.set would wait for itself.
@@ -190,6 +199,8 @@ class HostAgent:
             if self._register():
                 self._serve()
         finally:
+            if self._runner is not None:
+                self._runner.close()
             if self._enforcer is not None:
                 self._enforcer.lift_all()
             self._heart.stop()
@@ -222,6 +233,9 @@ class HostAgent:
             self._report({"event": "registered", "slot": spec.slot, "state": answer.state, "machine": spec.machine})
             if self._enforcer is not None:
                 self._enforcer.start()
+            if self._make_runner is not None and self._runner is None:
+                self._runner = self._make_runner(self._run)
+                self._runner.start()
             return True
         return False
 
@@ -238,6 +252,8 @@ class HostAgent:
                 # If the slot was still draining when the agent started, the host registers again. If the slot has
                 # served since the start, an operator has drained it, and the agent ends.
                 if is_drained and (self._has_served or self._is_leaving or not self._register()):
+                    if self._runner is not None:
+                        self._runner.finish(FINISH_SECONDS)
                     self._report({"event": "left", "slot": self._spec.slot})
                     return
                 self._wait(hints, seconds=self._find_pause(host))
@@ -273,6 +289,7 @@ class HostAgent:
         """Ask a worker for the slot and its leases, report the changes since the last read, and return the slot. Return
         None if no worker answers; the agent then asks again soon.
         """
+        asked_at = read_boot_clock()
         try:
             host = self._hosts.leases(self._spec.slot, self._spec.machine, run=self._heart.run, timeout=ASK_SECONDS)
         except (NotAnswered, Unavailable):
@@ -281,6 +298,9 @@ class HostAgent:
         self._heart.start(find_beat(host.offline_timeout))
         self._heart.carry(host.version)
         self._compare(host)
+        if self._runner is not None:
+            commands = [each for each in host.leases if each.has_command]
+            self._runner.look([_read_lease(each, host) for each in commands], asked_at)
         return host
 
     def _compare(self, host: Host) -> None:
@@ -323,3 +343,8 @@ def _name_change(known: Hosted | None, lease: Hosted) -> str:
     if known is not None and msgspec.structs.replace(known, cores=lease.cores) == lease:
         return "cores"
     return "leased" if lease.state == "held" else lease.state
+
+
+def _read_lease(lease: Hosted, host: Host) -> LeaseState:
+    key = LeaseKey(lease.reservation, lease.component, lease.token)
+    return LeaseState(key, lease.state == "revoking", lease.revoke_by, host.offline_timeout)

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from leasehold.agent.processes import list_threads, list_tree, read_notes
 from leasehold.client.models import Hosted
+from leasehold.process_identity import PROC
 
 PERIOD: Final = 100_000
 LEAST_QUOTA: Final = 1_000
@@ -72,7 +73,11 @@ class Cgroups:
         free.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
             self._move(map(int, (group / "cgroup.procs").read_text(encoding="utf-8").split()), free)
-            group.rmdir()
+            if any(each.is_dir() for each in group.iterdir()):
+                # The cgroup of a command is in it, which the guard removes with this one.
+                _write(group / "cpu.max", f"max {PERIOD}")
+            else:
+                group.rmdir()
 
     def _group(self, lease: str) -> Path:
         return self._root / f"leasehold-{hashlib.sha256(lease.encode()).hexdigest()[:16]}"
@@ -80,8 +85,17 @@ class Cgroups:
     @staticmethod
     def _move(pids: Iterable[int], group: Path) -> None:
         for pid in pids:
-            with suppress(ProcessLookupError):
-                _write(group / "cgroup.procs", str(pid))
+            # The guard has put the processes of a command into a cgroup below.
+            if not Cgroups._is_below(pid, group):
+                with suppress(ProcessLookupError):
+                    _write(group / "cgroup.procs", str(pid))
+
+    @staticmethod
+    def _is_below(pid: int, group: Path) -> bool:
+        with suppress(OSError):
+            lines = (PROC / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines()
+            return any(group.name in line.split("/")[:-1] for line in lines if line.startswith("0::"))
+        return False
 
 
 class Affinity:

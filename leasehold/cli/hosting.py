@@ -33,6 +33,7 @@ from scheduler.protocol.visible import make_visible
 if TYPE_CHECKING:
     from leasehold.agent.agent import HostSpec
     from leasehold.client.client import Client
+    from leasehold.client.credentials import Credentials
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Slot of the host; default: the name of this host.")]
 Machine = Annotated[
@@ -53,6 +54,13 @@ Cgroup = Annotated[
     typer.Option(
         metavar="FOLDER",
         help="Delegated cgroup v2 folder, by which the cores of leases are limited; default: by CPU affinity.",
+    ),
+]
+Commands = Annotated[
+    bool,
+    typer.Option(
+        "--commands/--no-commands",
+        help="Run the commands of the leases on this host. Needs the key of a principal with the role host.",
     ),
 ]
 _STATE = frozenset({"slot", "machine"})
@@ -123,17 +131,21 @@ def run(
     spec: "HostSpec",
     state: State = None,
     cgroup: Cgroup = None,
+    commands: Commands = True,
     as_json: AsJson = False,
 ) -> None:
     """Run the agent of this host until Ctrl-C.
 
-    The agent registers the host, sends heartbeats, prints a line for each change of the host's leases, and limits the
-    cores of commands that `leasehold host exec` started. Ctrl-C or SIGTERM drains the host: the agent ends when the
-    last lease of the host has ended. A second signal ends the agent at once.
+    The agent registers the host, sends heartbeats, and prints a line for each change of the host's leases. It runs the
+    commands that leases have, and limits the cores of these and of commands that `leasehold host exec` started. Ctrl-C
+    or SIGTERM drains the host: the agent ends when the last lease of the host has ended. A second signal ends the agent
+    at once.
     """
     from leasehold.client.client import Client
+    from leasehold.client.credentials import find_credentials
 
-    _run_agent(spec, Client, state, cgroup, as_json=as_json)
+    credentials = find_credentials(os.environ)
+    _run_agent(spec, Client, state, cgroup, credentials=credentials, commands=commands, as_json=as_json)
 
 
 @group.command(
@@ -151,6 +163,7 @@ def join_cluster(
     ] = None,
     state: State = None,
     cgroup: Cgroup = None,
+    commands: Commands = True,
     as_json: AsJson = False,
 ) -> None:
     """Run the agent of a launched machine until Ctrl-C.
@@ -163,13 +176,16 @@ def join_cluster(
     from leasehold.agent.joining import join
     from leasehold.agent.machine import find_resources
     from leasehold.client.client import Client
+    from leasehold.client.credentials import find_credentials
 
     def show(event: Mapping[str, Any]) -> None:
         _print_event(event, as_json)
 
     found = join(url, cluster, region, show)
     spec = HostSpec(found.slot, found.pool, found.machine, find_resources(), {})
-    _run_agent(spec, partial(Client, url, key=found.key), state, cgroup, as_json=as_json)
+    credentials = find_credentials({}, key=found.key)
+    open_client = partial(Client, url, key=found.key)
+    _run_agent(spec, open_client, state, cgroup, credentials=credentials, commands=commands, as_json=as_json)
 
 
 def _run_agent(
@@ -178,13 +194,18 @@ def _run_agent(
     state: Path | None,
     cgroup: Path | None,
     *,
+    credentials: "Credentials | None",
+    commands: bool,
     as_json: bool,
 ) -> None:
     """Run the agent of a host until a signal, or until its slot has drained."""
     from leasehold.agent.agent import HostAgent
+    from leasehold.agent.commands import HostCommands, find_signer
     from leasehold.agent.enforcer import Enforcer, find_limits
     from leasehold.agent.machine import find_state_folder
-    from leasehold.agent.processes import notes_folder
+    from leasehold.agent.processes import notes_folder, write_note
+    from leasehold.work.command import HostIdentity
+    from leasehold.work.runner import Runner
 
     try:
         limits = find_limits(cgroup)
@@ -197,9 +218,24 @@ def _run_agent(
         _print_event(event, as_json)
 
     signals: list[int] = []
-    enforcer = Enforcer(notes_folder(state or find_state_folder(), spec.slot), limits, show)
+    kept = state or find_state_folder()
+    notes = notes_folder(kept, spec.slot)
+    enforcer = Enforcer(notes, limits, show)
     with open_client() as client, explaining_refusals(_STATE):
-        agent = HostAgent(client.hosts, spec, show, enforcer=enforcer)
+
+        def make_runner(run: str) -> Runner:
+            host = HostIdentity(spec.slot, spec.machine, run)
+            return Runner(
+                HostCommands(client, host),
+                find_signer(credentials),
+                host,
+                kept / "commands" / spec.slot,
+                show,
+                cgroup=cgroup,
+                note_start=lambda *lease: write_note(notes, *lease),
+            )
+
+        agent = HostAgent(client.hosts, spec, show, enforcer=enforcer, make_runner=make_runner if commands else None)
 
         def on_signal(number: int, _frame: object) -> None:
             signals.append(number)

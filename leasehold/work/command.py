@@ -128,20 +128,27 @@ def format_peers(command: LeaseCommand) -> str:
     return json.dumps([msgspec.to_builtins(each) for each in command.peers])
 
 
-def make_argv(
+class Program(NamedTuple):
+    """The arguments that start a command, and those of the program that ends what the command leaves; None: none."""
+
+    argv: list[str]
+    after: list[str] | None = None
+
+
+def make_program(
     command: LeaseCommand,
     name: str,
     environment: Mapping[str, str],
     folder: str,
     find: Callable[[str], str | None] = shutil.which,
-) -> list[str]:
+) -> Program:
     """Return the arguments that start the command: its own, or those of a container engine if it has an image. `name`:
     the name of the container. `folder`: the folder with the files of the command, which the container sees.
 
     Raises WrongCommand if this host has no container engine.
     """
     if command.image is None:
-        return list(command.argv)
+        return Program(list(command.argv))
     engine = next((found for each in ENGINES if (found := find(each))), None)
     if engine is None:
         raise WrongCommand(f"this host has no container engine ({' or '.join(ENGINES)}) for the image {command.image}")
@@ -151,4 +158,4 @@ def make_argv(
     options += ["--stop-signal", f"SIG{command.stop_signal}", "--init", "--network", "host"]
     options += [] if command.cwd is None else ["--workdir", command.cwd]
     options += [] if command.user is None else ["--user", command.user]
-    return [engine, "run", "--rm", *options, command.image, *command.argv]
+    return Program([engine, "run", "--rm", *options, command.image, *command.argv], [engine, "rm", "--force", name])

@@ -44,9 +44,12 @@ and the deadlines are not.
 PASS_SECONDS: Final = 0.02
 LONGEST_PASS_SECONDS: Final = 0.5
 """The first and the longest pause between two searches for processes that an ended command has left."""
+AFTER_SECONDS: Final = 20.0
+"""Longest time for the program that is run after a command, in seconds."""
 LEFT_SECONDS: Final = 10.0
 """Seconds after which the end of a command is reported although processes of it resist SIGKILL."""
 _READ: Final = 65_536
+_FOREVER: Final = float("inf")
 _MOST_LINE: Final = 4 * 1024 * 1024
 _MOST_UNSENT: Final = 1024 * 1024
 """Bytes of unsent events at which no further output is reported. Events of other kinds are always sent."""
@@ -263,7 +266,9 @@ class Command:
     """One command. Its fields come from the request `start`:
 
     `id`; `argv`, `env`, `cwd`, `user`; `folder`: where its output and its outcome are kept; `cgroup`: the cgroup that
-    is made for it, None: none; `deadline`: the time on the boot clock at which it ends, None: none; `most_output`.
+    is made for it, None: none; `deadline`: the time on the boot clock at which it ends, None: none; `most_output`;
+    `after`: the arguments of a program that is run when nothing of the command is left, for example to remove a
+    container, None: none.
     """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
@@ -275,6 +280,9 @@ class Command:
         self.folder: str = request["folder"]
         self.cgroup: str | None = request.get("cgroup")
         self.deadline: float | None = request.get("deadline")
+        self.after: list[str] | None = request.get("after")
+        self.after_pid = 0
+        self.after_until = 0.0
         self.tag = self.env.get(TAG, "")
         self.output = Output(self.folder, request.get("most_output", MOST_OUTPUT))
         self.pid = 0
@@ -359,12 +367,7 @@ class Starter:
     def _become(self, command: Command, parent: int, output: int, trouble: int) -> None:
         """Replace this child process by the command. Never returns."""
         try:
-            os.setsid()
-            signal.set_wakeup_fd(-1)
-            for name in _DEFAULT:
-                if hasattr(signal, name):
-                    signal.signal(getattr(signal, name), signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            self._begin_session()
             if command.cgroup is not None:
                 self._do("the cgroup cannot be joined", _write, f"{command.cgroup}/cgroup.procs", "0")
             null = os.open(os.devnull, os.O_RDONLY)
@@ -390,6 +393,27 @@ class Starter:
             with contextlib.suppress(OSError):
                 os.write(trouble, text.encode("utf-8", "replace")[:1000])
         os._exit(_FAILED)
+
+    @staticmethod
+    def _begin_session() -> None:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for name in _DEFAULT:
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def run(self, argv: list[str]) -> int:
+        """Start a program without output, and return its process id."""
+        if (pid := os.fork()) == 0:
+            with contextlib.suppress(BaseException):
+                self._begin_session()
+                null = os.open(os.devnull, os.O_RDWR)
+                for descriptor in (0, 1, 2):
+                    os.dup2(null, descriptor)
+                os.execvp(argv[0], argv)  # noqa: S606 - running it is the purpose
+            os._exit(_FAILED)
+        return pid
 
     @staticmethod
     def _do(what: str, action: Callable[..., object], *arguments: object) -> None:
@@ -441,6 +465,7 @@ class Kinship:
         """
         processes = list_processes()
         mains = {each.pid: each for each in commands if each.pid and not each.is_reaped}
+        programs = {each.after_pid for each in commands}
         members: dict[str, list[Process]] = {each.id: [] for each in commands}
         strays = []
         owners: dict[tuple[int, int], str] = {}
@@ -451,7 +476,7 @@ class Kinship:
             if owner is not None:
                 owners[process.pid, process.started] = owner.id
                 members[owner.id].append(process)
-            elif is_mine:
+            elif is_mine and line[-1].pid not in programs:
                 strays.append(process)
         self._owners = owners
         return members, strays
@@ -505,8 +530,11 @@ class Guard:
         self._agent: socket.socket | None = None
         self._received = b""
         self._unsent = b""
+        self._is_blocked = False
         self._is_ending = False
         self._has_served = False
+        self._has_news = True
+        """Whether a request was carried out, or a process has ended, since the last look at the commands."""
         self._adopts = starter.adopt_orphans()
         self._kinship = Kinship(self._adopts)
         self._looked_at = 0.0
@@ -528,25 +556,31 @@ class Guard:
 
     def run(self) -> None:
         """Serve until no command runs and no agent is connected, or until a request `end` is carried out."""
-        until = time.monotonic() + LEFT_SECONDS
+        until, due = time.monotonic() + LEFT_SECONDS, 0.0
         while True:
-            running = [each for each in self._commands.values() if not each.is_over]
-            if not running and (self._is_ending or (self._agent is None and (self._has_served or _is_past(until)))):
-                return
-            for descriptor, _ in self._poll.poll(self._find_pause(running)):
+            pause = max(due - read_boot_clock(), 0.0)
+            for descriptor, _ in self._poll.poll(None if pause == _FOREVER else int(pause * 1000) + 1):
                 if handler := self._handlers.get(descriptor):
                     handler()
-            self._look(running)
-            self._flush()
+            # speed: output alone is no reason to look at all commands.
+            if self._has_news or read_boot_clock() >= due:
+                self._has_news = False
+                self._look([each for each in self._commands.values() if not each.is_over])
+                running = [each for each in self._commands.values() if not each.is_over]
+                is_left = self._agent is None and (self._has_served or time.monotonic() >= until)
+                if not running and (self._is_ending or is_left):
+                    self._flush()
+                    return
+                due = self._find_due(running)
+            if self._unsent:
+                self._flush()
 
-    def _find_pause(self, running: Iterable[Command]) -> int | None:
-        """Return the milliseconds until the next timer; None: there is none."""
-        now, timers = read_boot_clock(), [TICK_SECONDS] if not self._has_served else []
-        for each in running:
-            timers.append(TICK_SECONDS)
-            if (timer := each.find_timer()) is not None:
-                timers.append(max(timer - now, 0.0))
-        return None if not timers else int(min(timers) * 1000) + 1
+    def _find_due(self, running: Sequence[Command]) -> float:
+        """Return the time on the boot clock at which the guard has to look at the commands again."""
+        if not running and self._has_served:
+            return _FOREVER
+        timers = [each.find_timer() for each in running]
+        return min(each for each in (read_boot_clock() + TICK_SECONDS, *timers) if each is not None)
 
     # Requests and events
 
@@ -557,15 +591,15 @@ class Guard:
             self._receive()
             self._drop_agent()
             agent.setblocking(False)  # noqa: FBT003 - its only way
-            self._agent, self._has_served = agent, True
-            self._received = self._unsent = b""
+            self._agent, self._has_served, self._has_news = agent, True, True
+            self._received, self._unsent, self._is_blocked = b"", b"", False
             self._register(agent.fileno(), self._receive)
 
     def _drop_agent(self) -> None:
         if self._agent is not None:
             self._unregister(self._agent.fileno())
             self._agent.close()
-            self._agent = None
+            self._agent, self._has_news = None, True
 
     def _register(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._handlers[descriptor] = handler
@@ -576,6 +610,7 @@ class Guard:
         self._poll.unregister(descriptor)
 
     def _drain_wake(self) -> None:
+        self._has_news = True
         with contextlib.suppress(OSError):
             while os.read(self._wake, _READ):
                 pass
@@ -593,6 +628,7 @@ class Guard:
             self._drop_agent()
             return
         *lines, self._received = (self._received + data).split(b"\n")
+        self._has_news = True
         for line in lines:
             try:
                 self._carry_out(json.loads(line))
@@ -639,16 +675,18 @@ class Guard:
     def _flush(self) -> None:
         if self._agent is None:
             return
+        is_blocked = False
         try:
             while self._unsent:
                 self._unsent = self._unsent[self._agent.send(self._unsent) :]
         except BlockingIOError:
-            self._poll.modify(self._agent.fileno(), select.POLLIN | select.POLLOUT)
-            return
+            is_blocked = True
         except OSError:
             self._drop_agent()
             return
-        self._poll.modify(self._agent.fileno(), select.POLLIN)
+        if is_blocked != self._is_blocked:
+            self._is_blocked = is_blocked
+            self._poll.modify(self._agent.fileno(), select.POLLIN | (select.POLLOUT if is_blocked else 0))
 
     # Starts
 
@@ -815,11 +853,33 @@ class Guard:
                 is_populated = kill_group(command.pid)
             is_late = command.ending_since is not None and now - command.ending_since >= LEFT_SECONDS
             if command.status is not None and ((not left and not is_populated) or is_late):
-                self._reap(command, len(left))
-                continue
+                if self._has_run_after(command, now):
+                    self._reap(command, len(left))
+                    continue
+                left = []
             self._kill(command, left)
             command.pass_at = now + command.pause
             command.pause = min(command.pause * 2, LONGEST_PASS_SECONDS)
+
+    def _has_run_after(self, command: Command, now: float) -> bool:
+        """Run the program that follows the command. Return whether it has ended."""
+        if command.after is None:
+            return True
+        if not command.after_pid:
+            try:
+                command.after_pid = self._starter.run(command.after)
+            except OSError:
+                return True
+            command.after_until = now + AFTER_SECONDS
+            return False
+        if now >= command.after_until:
+            with contextlib.suppress(OSError):
+                os.killpg(command.after_pid, signal.SIGKILL)
+            return True
+        try:
+            return os.waitpid(command.after_pid, os.WNOHANG) != (0, 0)
+        except ChildProcessError:
+            return True
 
     def _search(self) -> tuple[dict[str, list[Process]], list[Process]]:
         return self._kinship.search([each for each in self._commands.values() if not each.is_over])
@@ -883,10 +943,6 @@ class Guard:
             if not each.is_over and output.bytes != output.reported and len(self._unsent) < _MOST_UNSENT:
                 output.reported = output.bytes
                 self._send({"event": "output", "id": each.id, "tail": output.tail, "bytes": output.bytes})
-
-
-def _is_past(monotonic: float) -> bool:
-    return time.monotonic() >= monotonic
 
 
 def keep(guard: int) -> None:

@@ -43,6 +43,8 @@ class Record(msgspec.Struct, kw_only=True):
     pid: int = 0
     begun: int | None = None
     cgroup: str | None = None
+    after: list[str] | None = None
+    """The program that ends what the command leaves outside of its processes, such as a container; None: none."""
     stop_signal: str = "TERM"
     grace: float = 0.0
     offline_timeout: float | None = None

@@ -2,6 +2,8 @@
 have its tag.
 """
 
+import contextlib
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -30,6 +32,9 @@ def end_remains(record: Record, *, is_own: bool) -> int:
         if not left:
             break
         time.sleep(_PAUSE_SECONDS)
+    if record.after is not None:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(record.after, capture_output=True, timeout=guard.AFTER_SECONDS, check=False)  # noqa: S603 - ours
     if record.cgroup is not None and not left:
         guard.remove_cgroup(record.cgroup)
     return left

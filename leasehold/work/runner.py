@@ -25,8 +25,8 @@ from leasehold.work.command import (
     Signer,
     WrongCommand,
     format_peers,
-    make_argv,
     make_environment,
+    make_program,
     read_command,
 )
 from leasehold.work.fence import Term, find_fence, find_renewal, move_fence
@@ -198,6 +198,13 @@ class Runner:
                 thread.join()
         self._guard.close()
 
+    def finish(self, seconds: float) -> bool:
+        """Wait until all commands have ended and their ends were reported, for `seconds` at most. Return whether they
+        have.
+        """
+        with self._lock:
+            return self._changed.wait_for(lambda: not self.running, seconds)
+
     @property
     def running(self) -> int:
         """The number of commands that have not ended, or whose end was not reported."""
@@ -235,7 +242,8 @@ class Runner:
             if lease.is_revoking:
                 return
             if self._signer is None:
-                self._report_once(key, "not_run", why="the host has no key: add a principal with the role host")
+                why = "the agent has no key of a principal with the role host, and the id of its cluster"
+                self._report_once(key, "not_run", why=why)
                 return
             job = self._jobs[key] = Job(key, make_lease_id(key), record=self._stored.pop(key, None))
         job.is_revoking, job.revoke_by = lease.is_revoking, lease.revoke_by
@@ -434,16 +442,18 @@ class Runner:
     def _make_request(self, job: Job, record: Record, command: LeaseCommand) -> dict[str, Any]:
         folder = self._records.make_notices(record, command.user)
         environment = make_environment(command, record.tag, str(folder / NOTICE), str(folder / PEERS))
-        argv = make_argv(command, f"leasehold-{job.id}", environment, str(folder))
+        program = make_program(command, f"leasehold-{job.id}", environment, str(folder))
         self._records.write_peers(record, format_peers(command))
         self._write_notice(job, record, "held")
         record.cgroup = None if self._cgroup is None else str(self._cgroup / f"leasehold-{job.id}" / "run")
+        record.after = program.after
         record.stop_signal, record.grace = command.stop_signal, command.grace
         record.offline_timeout = command.offline_timeout
         return {
             "do": "start",
             "id": job.id,
-            "argv": argv,
+            "argv": program.argv,
+            "after": program.after,
             "env": environment,
             "cwd": None if command.image else command.cwd,
             "user": None if command.image else command.user,
@@ -602,6 +612,7 @@ class Runner:
             return
         with self._lock:
             job.state, job.done_at = "done", self._clock()
+            self._changed.notify_all()
             if job.record is not None:
                 job.record.is_reported = True
                 try:

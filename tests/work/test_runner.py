@@ -299,7 +299,9 @@ def test_a_host_without_a_key_runs_no_command(make: Make) -> None:
     host = make(signer=None)
     host.scheduler.lease("r1", ["true"])
     host.look()
-    assert host.await_event("not_run")["why"] == "the host has no key: add a principal with the role host"
+    assert host.await_event("not_run")["why"] == (
+        "the agent has no key of a principal with the role host, and the id of its cluster"
+    )
     assert host.scheduler.requests == []
 
 
@@ -470,6 +472,57 @@ def test_the_output_of_the_last_commands_is_kept(make: Make) -> None:
         host.await_outcome(key)
     host.scheduler.leases.clear()
     host.await_that(lambda: len(list((host.folder / "leases").iterdir())) == 20, "the removal of the oldest")
+
+
+ENGINE = """#!/bin/sh
+echo "$@" >> {folder}/engine.log
+[ "$1" = rm ] && exit 0
+while [ "$1" != IMAGE ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a program on the PATH that acts as docker does. Return the file with its arguments."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "docker"
+    program.write_text(ENGINE.format(folder=folder))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder / "engine.log"
+
+
+def test_a_command_with_an_image_runs_in_a_container_which_is_removed(make: Make, engine: Path) -> None:
+    host = make()
+    key = host.scheduler.lease("r1", ["sh", "-c", "echo $COLOR; exit 8"], image="IMAGE", env={"COLOR": "blue"})
+    outcome = host.await_outcome(key)
+    assert (outcome.exit_code, outcome.tail) == (8, "blue\n")
+    first, second = engine.read_text().splitlines()
+    name = f"leasehold-{make_lease_id(key)}"
+    assert first.startswith("run --rm --env")
+    assert f"--label leasehold.lease={name} --name {name}" in first
+    assert "blue" not in first
+    assert second == f"rm --force {name}"
+
+
+def test_the_container_of_a_dead_guard_is_removed_by_the_agent(make: Make, engine: Path) -> None:
+    host = make()
+    key = host.scheduler.lease("r1", ENDLESS, image="IMAGE")
+    host.await_start(key)
+    os.kill(host.guard, signal.SIGKILL)
+    assert host.await_outcome(key).why == "lost"
+    assert engine.read_text().splitlines()[-1] == f"rm --force leasehold-{make_lease_id(key)}"
+
+
+def test_a_host_without_a_container_engine_starts_no_image(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    host = make()
+    outcome = host.await_outcome(host.scheduler.lease("r1", ["true"], image="IMAGE"))
+    assert outcome.why == "not_started"
+    assert outcome.error == "this host has no container engine (podman or docker) for the image IMAGE"
 
 
 class Agent:
