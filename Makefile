@@ -1,7 +1,7 @@
 # Everything runs from .venv, which is made on first use. `make` alone lists the targets.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo up test fast quick check coverage durations docs chaos fuzz bench benches lock .venv
+.PHONY: help demo demo-run up test fast quick check coverage durations docs chaos fuzz integrations bench benches lock .venv
 
 # Demo and tests start dozens of processes, and each would compile all its imports without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,10 +14,13 @@ QUICK_TESTS := tests/rules tests/reference_model tests/unit tests/store/test_mem
     --ignore=tests/unit/test_tasks.py --ignore=tests/unit/test_clock.py
 
 help: ## list the targets
-	@grep -hE '^[a-z.]+:.*## ' Makefile | sed -E 's/^([a-z.]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z.-]+:.*## ' Makefile | sed -E 's/^([a-z.-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: .venv ## the embedded stack serves a workload log, then stops (TRACE=log.swf.gz JOBS=60 SPEED=600 STAY=1)
 	@$(BIN)/leasehold demo $(if $(TRACE),--trace "$(TRACE)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(SPEED),--speed "$(SPEED)") $(if $(STAY),--stay)
+
+demo-run: .venv ## 30 commands and a gang run on machines that come and go; one machine is interrupted
+	@$(BIN)/leasehold demo --commands
 
 up: .venv ## the embedded stack until Ctrl-C
 	@$(BIN)/leasehold up
@@ -65,6 +68,14 @@ chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promis
 
 fuzz: .venv ## odd requests to the API and odd command lines: none may fail (REQUESTS=36000 LINES=5000 FIRST=0)
 	@$(BIN)/python -m tests.fuzz.run --requests $(or $(REQUESTS),36000) --lines $(or $(LINES),5000) --first $(or $(FIRST),0)
+
+# Packages that only these tests need stand in an environment of their own, which sees those of .venv.
+integrations: .venv ## tests with foreign software in environments of their own under build/: Dask on leases
+	@test -x build/integrations/bin/python || $(BIN)/python -m venv build/integrations
+	@build/integrations/bin/python -m pip install --quiet --disable-pip-version-check 'distributed>=2025.1'
+	@printf '%s\n' "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	    > "$$(build/integrations/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/leasehold-venv.pth"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" build/integrations/bin/python -m pytest --override-ini addopts= -p no:valkey tests/integrations
 
 bench: .venv ## what was asked of the speed and what is reached, into docs/explanation/performance.md (QUICK=1)
 	@$(BIN)/python -m bench.targets $(if $(QUICK),--quick,--large) --write --picture docs/explanation/growth.svg

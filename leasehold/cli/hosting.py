@@ -141,18 +141,23 @@ def run(
     or SIGTERM drains the host: the agent ends when the last lease of the host has ended. A second signal ends the agent
     at once.
     """
+    from leasehold.agent.own_stack import find_own_key
     from leasehold.client.client import Client
     from leasehold.client.credentials import find_credentials
 
     credentials = find_credentials(os.environ)
-    _run_agent(spec, Client, state, cgroup, credentials=credentials, commands=commands, as_json=as_json)
+    key = find_own_key(spec.slot) if credentials is None and commands else None
+    if key is not None:
+        credentials = find_credentials({}, key=key)
+    open_client = partial(Client, key=key)
+    _run_agent(spec, open_client, state, cgroup, credentials=credentials, commands=commands, as_json=as_json)
 
 
 @group.command(
     "join",
     epilog=example(
-        "leasehold host join https://leasehold.example.org --cluster 3f0c6c1be5a94d0f9c6a2f1d7b8e4a50",
-        "leasehold host join https://leasehold.example.org --cluster ${cluster_id} --region ${region}",
+        "leasehold host join https://fleet.example --cluster 3f0c6c1be5a94d0f",
+        'leasehold host join "${join_url}" --cluster "${cluster_id}"',
     ),
 )
 def join_cluster(

@@ -402,6 +402,7 @@ class _Printer:
         "leasehold demo",
         "leasehold demo --trace NASA-iPSC-1993-3.1-cln.swf.gz --jobs 300",
         "leasehold demo --speed 500 --json",
+        "leasehold demo --commands",
     )
 )
 def demo(
@@ -417,14 +418,24 @@ def demo(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     stay: Annotated[bool, typer.Option("--stay", help="Keep the stack with its console until Ctrl-C.")] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Run commands on leases, on machines that are processes of this one.")
+    ] = False,
 ) -> None:
     """Serve a workload log with a whole stack, then stop it.
 
     Each job of the log becomes a reservation with one lease. The reservation is submitted, held and released at the
     times of the job, which the speed compresses. Machines are launched on the EC2 emulator. The console shows it live:
     the command prints the address.
+
+    With --commands no log is played. 30 commands and a gang run on launched machines, one of which is interrupted, and
+    a table shows what became of each.
     """
     from leasehold.demo.run import DemoError, make_console, report, run_demo
+
+    if commands:
+        _demo_commands(as_json=as_json)
+        return
     from leasehold.demo.stretch import choose_stretch, find_shipped_log
     from scheduler.simulation.workload import TraceError
 
@@ -448,3 +459,18 @@ def demo(
     except KeyboardInterrupt:
         raise CommandError("interrupted; everything is stopped", INTERRUPTED) from None
     raise typer.Exit(0 if summary.is_good else 1)
+
+
+def _demo_commands(*, as_json: bool) -> None:
+    from leasehold.demo.commands import report, run_demo
+    from leasehold.demo.run import DemoError, make_console
+
+    console = make_console(quiet=as_json)
+    try:
+        fates = run_demo(console)
+    except DemoError as error:
+        raise CommandError(str(error)) from None
+    except KeyboardInterrupt:
+        raise CommandError("interrupted; everything is stopped", INTERRUPTED) from None
+    report(fates, console, as_json=as_json)
+    raise typer.Exit(0 if all(each.is_expected for each in fates) else 1)

@@ -176,6 +176,8 @@ class OutputPrinter:
 
     def print_new(self, found: "Command") -> None:
         """Print what the runs have printed since the last call, and how they ended."""
+        from scheduler.model.runs import describe_end
+
         is_gang = len({each.component for each in found.executions}) > 1
         for run in found.executions:
             name = f"{run.component}: " if is_gang else ""
@@ -184,7 +186,8 @@ class OutputPrinter:
             key = run.component, run.token
             if run.state == "ended" and key not in self._ended:
                 self._ended.add(key)
-                print_error(f"{run}{'' if run.error is None else f': {run.error}'}")
+                ended = describe_end(run.why, run.exit_code, run.signal)
+                print_error(f"{run.component} on {run.slot}: {ended}{'' if run.error is None else f': {run.error}'}")
 
     def _list_lines(self, run: "Execution") -> list[str]:
         key = run.component, run.token

@@ -129,12 +129,14 @@ class Stack:
         """The URL of the stack's EC2 emulator; None if AWS is configured."""
         return self.configuration.emulator_url
 
-    def read_emulator(self, page: str) -> dict[str, Any]:
-        """Return one page of the emulator's control API, like "state" (docs/reference/emulator.md). Raises OSError if
-        the emulator does not answer.
+    def read_emulator(self, page: str, order: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return one page of the emulator's control API, like "state" (docs/reference/emulator.md). `order`: the body
+        of a page that changes something, like "interrupt". Raises OSError if the emulator does not answer.
         """
         login = b64encode(f"leasehold:{self.configuration.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
-        request = Request(f"{self.emulator_url}/_leasehold/{page}", headers={"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
+        body = None if order is None else json.dumps(order).encode()
+        address = f"{self.emulator_url}/_leasehold/{page}"
+        request = Request(address, body, {"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
         with open_local(request, 10) as answer:
             document: dict[str, Any] = json.load(answer)
         return document

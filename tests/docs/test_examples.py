@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
@@ -31,9 +32,13 @@ NOT_RUN: Final = {
     'client = Client("https://': "it names a server on another host",
     "import json\nfrom celery import": "tests/system/test_plain_celery.py runs it",
     'with client.lease(\n    system="lab"': "the loop ends with the lease only; tests/system/test_elastic.py plays one",
+    "leasehold demo --commands": "it plays for a minute",
+    "from leasehold.work.dask import": "`make integrations` has Dask",
     "from leasehold.stack import Stack": "the rules of the example are an ellipsis; the fixture starts a Stack",
 }
 """The beginning of a command or program -> why it does not run here."""
+WITH_AGENTS: Final = "docs/tutorial/run-a-command.md"
+"""The page whose stack has rules of its own, for machines with agents."""
 FOLLOWS: Final = ("--follow", "--watch")
 """Options of commands that run until Ctrl-C."""
 
@@ -95,8 +100,20 @@ def _run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("page", EXAMPLES)
+@pytest.mark.parametrize("page", [page for page in EXAMPLES if page != WITH_AGENTS])
 def test_the_examples_of_a_page_run(page: str, folder: Path) -> None:
+    _run_examples(page, folder)
+
+
+@pytest.mark.timeout(400)
+def test_the_tutorial_of_commands_runs_with_its_own_rules(tmp_path: Path) -> None:
+    page = (ROOT / WITH_AGENTS).read_text(encoding="utf-8")
+    rules = tomllib.loads(page.partition("```toml\n")[2].partition("```")[0])
+    with Stack(tmp_path, rules=rules):
+        _run_examples(WITH_AGENTS, tmp_path)
+
+
+def _run_examples(page: str, folder: Path) -> None:
     for kind, text in EXAMPLES[page]:
         done = run_command(text, folder) if kind == "console" else run_program(text, folder)
         assert done.returncode == 0, f"{page}:\n{indent(text, '    ')}\n{done.stdout}{done.stderr}"

@@ -53,6 +53,8 @@ def split(text: str) -> tuple[Any, list[str]]:
 def find_unknown(text: str) -> set[str]:
     """Return the options of a line that its command does not have."""
     command, words = split(text)
+    # Behind -- there is another program with its own options.
+    words = words[: words.index("--")] if "--" in words else words
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
     return {word for word in words if word.startswith("--")} - known
 
