@@ -34,6 +34,7 @@ from leasehold.web.caller import Caller
 from leasehold.web.feed import Feed
 from leasehold.web.server_sent import EventStream
 from scheduler.model.events import Event
+from scheduler.model.runs import name_run
 from scheduler.protocol.visible import escape_json, make_visible
 
 _ENVIRONMENT: Final = jinja2.Environment(
@@ -248,6 +249,7 @@ _ENVIRONMENT.filters |= {
     "dollars": format_dollars,
     "visible": lambda text: escape(show(text)),
     "embed_json": embed_json,
+    "name_run": name_run,
     "zip": zip,
 }
 

@@ -22,6 +22,12 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False):
     state: str = "held"
 
 
+class RunRow(msgspec.Struct, frozen=True, gc=False):
+    """The field of the state of a command that the counts need."""
+
+    state: str = "waiting"
+
+
 class ReservationRow(msgspec.Struct, frozen=True, gc=False):
     """The fields of a reservation that the counts need."""
 
@@ -31,6 +37,7 @@ class ReservationRow(msgspec.Struct, frozen=True, gc=False):
     phase: str = "pending"
     restarts: int = 0
     leases: tuple[LeaseRow, ...] = ()
+    run: RunRow | None = None
 
 
 class SlotRow(msgspec.Struct, frozen=True, gc=False):
@@ -97,6 +104,8 @@ class Counts:
         self._places: dict[str, _Place] = {}
         self.phases: Counter[str] = Counter()
         """Number of reservations by phase, without ended ones."""
+        self.commands: Counter[str] = Counter()
+        """Number of these reservations that have a command, by its state."""
         self._happened = [0, 0, 0, 0]
 
     def take_reservation(self, row: ReservationRow, *, happens: bool) -> None:
@@ -112,8 +121,7 @@ class Counts:
         if row.phase in ENDED:
             return
         self._reservations[row.id] = row
-        self.phases[row.phase] += 1
-        self._use(row, 1)
+        self._count(row, 1)
 
     def take_slot(self, row: SlotRow) -> None:
         """Count a changed slot, unless a newer copy is known."""
@@ -176,8 +184,13 @@ class Counts:
     def _forget(self, known: ReservationRow | None) -> None:
         if known is not None:
             del self._reservations[known.id]
-            self.phases[known.phase] -= 1
-            self._use(known, -1)
+            self._count(known, -1)
+
+    def _count(self, row: ReservationRow, sign: int) -> None:
+        self.phases[row.phase] += sign
+        if row.run is not None:
+            self.commands[row.run.state] += sign
+        self._use(row, sign)
 
     def _use(self, row: ReservationRow, sign: int) -> None:
         for lease in row.leases:

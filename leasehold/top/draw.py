@@ -98,12 +98,15 @@ def _draw_queue(figures: Figures, width: int) -> list[Text]:
     processes = [Text(f"{figures.processes} processes")] if figures.processes else []
     rows = [
         ("Reservations", [*_pair({phase: figures.phases.get(phase, 0) for phase in PHASES}), *oldest]),
+        ("Commands", _pair(figures.commands) if figures.commands else []),
         ("Waiting for", _pair(dict(waiting))),
         ("Per second", _draw_rates(figures)),
         ("Messages", [*_pair(figures.queues), *lag, *processes]),
         ("At quota", [Text(make_visible(name), style="yellow") for name in figures.at_quota]),
     ]
-    return [line for title, parts in rows if parts or title != "At quota" for line in _flow(title, parts, width)]
+    # Many installations have neither.
+    shown = [(title, parts) for title, parts in rows if parts or title not in {"Commands", "At quota"}]
+    return [line for title, parts in shown for line in _flow(title, parts, width)]
 
 
 def _pair(counts: Mapping[str, int]) -> list[Text]:

@@ -41,9 +41,10 @@ class Figures(msgspec.Struct):
     """The output of `leasehold top --json`. Times are cluster time in seconds since the epoch.
 
     `problems`: why figures are missing or old. `phases`: number of reservations by phase, without ended ones.
-    `waiting`: number of reservations by waiting code at the last tick, `longest_wait` the longest wait in seconds.
-    `at_quota`: pools whose launches an EC2 quota holds back. `tick`: age and duration of the last tick in seconds, its
-    number of decisions, the leader (`host:pid`) and the lag of the view. `queues`: messages that wait in each queue.
+    `commands`: number of those with a command by its state. `waiting`: number of reservations by waiting code at the
+    last tick, `longest_wait` the longest wait in seconds. `at_quota`: pools whose launches an EC2 quota holds back.
+    `tick`: age and duration of the last tick in seconds, its number of decisions, the leader (`host:pid`) and the lag
+    of the view. `queues`: messages that wait in each queue.
     `queue_lag`: age in seconds of the request that a worker took from its queue last, counted from the time at which
     the request was sent; None: no request waits. `rates` is None at the first refresh. `events`: the newest events,
     oldest first; None if the database cannot be read.
@@ -54,6 +55,7 @@ class Figures(msgspec.Struct):
     problems: list[str] = []
     pools: dict[str, PoolCounts] = {}
     phases: dict[str, int] = {}
+    commands: dict[str, int] = {}
     waiting: dict[str, int] = {}
     longest_wait: float = 0.0
     at_quota: list[str] = []
@@ -137,6 +139,7 @@ class Reader:
             found.rates = Rates(submitted, leased, released, ended, round(seconds, 3))
         self._refreshed = now
         found.phases = {phase: count for phase, count in counts.phases.items() if count}
+        found.commands = {state: count for state, count in sorted(counts.commands.items()) if count}
         found.pools = counts.list_pools()
         if not self._follower.follows:
             found.problems.append("this user of Redis may not read the changes: counts are read again now and then")

@@ -112,6 +112,20 @@ def describe_run(run: RunState | None) -> str | None:
     return None if run is None else describe_end(run.why, run.exit_code, run.signal)
 
 
+def name_end(why: str | None, exit_code: int | None, signal: int | None) -> str | None:
+    """Return how a command ended in few words, like `exit 3`, `SIGKILL` or `out of memory`. None: it has not ended."""
+    if why == "exited":
+        return f"exit {exit_code}"
+    if why == "signal" and signal is not None:
+        return name_signal(signal)
+    return None if why is None else why.replace("_", " ")
+
+
+def name_run(run: RunState) -> str:
+    """Return the state of the command of a reservation in few words: how it ended, else its state."""
+    return (name_end(run.why, run.exit_code, run.signal) if run.state == "ended" else None) or run.state
+
+
 def name_signal(number: int) -> str:
     """Return the name of a signal, like SIGTERM; its number if this system has no name for it."""
     try:

@@ -25,6 +25,7 @@ from leasehold.top.draw import draw
 from leasehold.top.figures import Figures, Reader
 from leasehold.top.screen import ENTER, LEAVE
 from scheduler.model.events import Event
+from scheduler.model.runs import RunState
 from scheduler.model.view import Gone
 from scheduler.model.waits import Waits
 from scheduler.store.opening import open_store
@@ -47,7 +48,7 @@ def filled(stack: FakeIntake) -> FakeIntake:
         a_slot("mac-1", pool="mac", version=1, state="draining", cordoned=True),
         a_slot("mac-2", pool="mac", version=1, state="empty"),
         a_row("r1", phase="leased", token=1, leases=(a_lease("linux-1", resources={"cpus": 3, "memory_mib": 100}),)),
-        a_row("r2", sequence=2),
+        a_row("r2", sequence=2, run=RunState()),
         a_row("r3", sequence=3, phase="released"),
     )
     report = {"at": time.time(), "term": 3, "seconds": 0.012, "leader": "alpha:7", "view_lag": 0.5, "decisions": 4}
@@ -65,6 +66,7 @@ def test_one_document_has_the_figures(filled: FakeIntake, run: Run) -> None:
         "mac": {"states": {"draining": 1}, "busy": 0, "cordoned": 1, "load": 0},
     }
     assert (figures["phases"], figures["waiting"]) == ({"leased": 1, "pending": 1}, {"at_max_slots": 1})
+    assert figures["commands"] == {"waiting": 1}
     assert (figures["longest_wait"], figures["at_quota"], figures["rates"]) == (90, ["mac"], None)
     assert (figures["tick"]["leader"], figures["tick"]["decisions"]) == ("alpha:7", 4)
     assert (figures["queues"]["launch"], figures["events"], figures["problems"]) == (0, None, [])
@@ -75,6 +77,7 @@ def test_output_that_is_no_terminal_is_printed_once_without_colours(filled: Fake
     assert (found.status, find_controls(found.out)) == (0, set())
     lines = [" ".join(line.split()) for line in found.out.splitlines()]
     assert any(line.startswith("Reservations pending 1 leased 1 revoking 0") for line in lines)
+    assert "Commands waiting 1" in lines
     assert any(line.startswith("linux 1 1 1 · · 75%") for line in lines)
     assert any(line.startswith("Waiting for at_max_slots 1") for line in lines)
     assert len({line for line in lines if line.startswith("last tick")}) == 1

@@ -12,7 +12,9 @@ from selenium.webdriver.common.keys import Keys
 from examples.browser import resize
 from leasehold.console.pages import PAGES as KNOWN
 from leasehold.stack import Stack
+from scheduler.store.opening import open_store
 from tests.console.chromium import Window, open_window
+from tests.store.test_runs import a_run
 
 pytestmark = pytest.mark.timeout(240)
 CHECKS = (Path(__file__).parent / "page_checks.js").read_text(encoding="utf-8")
@@ -44,6 +46,7 @@ PAGES = (
     "/reservations/first",
     f"/reservations/{LONG_ID}",
     "/reservations/ended",
+    "/reservations/command",
     "/accounts",
     "/accounts/ci?span=1h",
     "/money",
@@ -62,7 +65,7 @@ PAGES = (
 )
 LOADED = """document.readyState === 'complete' && !!window.htmx
     && !document.querySelector('.htmx-request, .health:empty, #curve:empty, #pools .empty')
-    && !document.querySelector('#why h2 + .muted:last-child')"""
+    && !document.querySelector('#why h2 + .muted:last-child, #command > h2 + p + .muted:last-child')"""
 MOST_STOPS = 400
 
 
@@ -78,6 +81,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             client.reserve(id=LONG_ID, system="x86_64-linux", resources={"cpus": 4}, account="ci", tags={"a": "b"})
             client.reserve(id="ended", system="x86_64-linux", resources={"cpus": 400})
             client.cancel("ended", reason="a long reason " * 12)
+            run = {"argv": ["make", "a long argument " * 20], "env": {"TOKEN": "hidden"}, "cwd": "/srv"}
+            client.submit({"id": "command", "system": "x86_64-linux", "resources": {"cpus": 400}, "run": run})
+        # No host of this stack runs commands.
+        store = open_store(running.database_url)
+        with store.transaction() as transaction:
+            transaction.load_reservations(["command"])
+            transaction.save_executions([a_run("command", token, tail="x" * 8000) for token in (1, 2)])
+        store.close()
         yield running
 
 

@@ -1,4 +1,6 @@
-"""The page of one reservation: its history as a timeline, its leases, why it waits, and what would end the wait."""
+"""The page of one reservation: its history as a timeline, its leases, why it waits, what would end the wait, and its
+command with the end of the output.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from leasehold.client.core.commands import AccountFields
 from leasehold.client.models import Explanation, Reservation
 from leasehold.client.redis.reader import join_machines
 from leasehold.client.rules import RulesApplied
+from leasehold.console.command_card import describe_command_state, has_failed, make_card
 from leasehold.console.page import (
     CORES,
     Outcome,
@@ -37,6 +40,7 @@ from leasehold.web.caller import Caller
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation as StoredReservation
 from scheduler.model.rules import merge_rules
+from scheduler.model.runs import name_end
 from scheduler.model.transitions import ENDED
 from scheduler.operations.rules.history import describe_history
 from scheduler.ports import EventFilter
@@ -49,6 +53,12 @@ MOST_SLOTS: Final = 3
 SEARCH_SECONDS: Final = 10.0
 """Seconds to wait for the explanation of a worker."""
 VERBS: Final = ("cancel", "priority", "suspend", "resume")
+COMMAND_SECONDS: Final = 10.0
+"""Seconds to wait for a worker to read the command of a reservation."""
+HIDDEN_COMMAND: Final = (
+    "Only the principal that submitted the reservation and principals with the role operator see the command and its"
+    " output."
+)
 
 
 async def show_reservation(request: Request) -> Response:
@@ -86,6 +96,7 @@ async def show_reservation(request: Request) -> Response:
         cores=[each for each in rows if each.event.name == CORES],
         lost=lost,
         is_over=row.phase in ENDED,
+        run_sentence=None if row.run is None else describe_command_state(row.run),
         refusals=_find_refusals(sender, await _find_stored(request, name)),
     )
 
@@ -165,11 +176,54 @@ def _find_foreign(sender: Caller, verb: str, stored: StoredReservation | None) -
     # Only a signed request proves that it comes from an operator. An operator needs no key.
     if stored is None or (sender.role == "operator" and sender.principal is not None):
         return None
-    if sender.principal is not None and stored.principal not in {None, sender.principal}:
+    if _is_foreign(sender, stored.principal):
         return f"{sender.name} may change its own reservations only"
     if verb in KEY_VERBS and stored.key_hash is not None:
         return f"{stored.id} has a key: only its holder and principals with the role operator may {verb} it"
     return None
+
+
+def _is_foreign(sender: Caller, owner: str | None) -> bool:
+    """Return whether another principal submitted a reservation, and the sender may act for its own ones only."""
+    return sender.role != "operator" and sender.principal is not None and owner not in {None, sender.principal}
+
+
+async def show_command(request: Request) -> Response:
+    """Show the command of a reservation with its runs and the end of their output, as a worker reads it for the caller.
+    A caller that may not see it gets the state of the command. If the address has `seen` (the tag of what a page shows)
+    and nothing has changed since, the response has the status 204.
+    """
+    name, sender, services = request.path_params["name"], caller(request), backend(request)
+    row = await _find(request, name)
+    if row.run is None:
+        raise HTTPException(404, f"The reservation {name[:200]} has no command.")
+    card, note, is_hidden = None, "", not sender.may("command") or _is_foreign(sender, row.principal)
+    if is_hidden:
+        note = HIDDEN_COMMAND
+    else:
+        client = await services.client(sender)
+        try:
+            found = await services.feed.unless_silent(client.command(name, timeout=COMMAND_SECONDS))
+        except NotAnswered:
+            note = "No worker answered, so only the state of the command is known."
+        except (Refused, Unavailable) as error:
+            note = str(error)
+        else:
+            card = await services.run_plain(make_card, found, row.run)
+    if card is not None and card.tag == request.query_params.get("seen"):
+        return Response(status_code=204)
+    return render(
+        request,
+        "command.html",
+        row=row,
+        run_sentence=describe_command_state(row.run),
+        card=card,
+        note=note,
+        # The output of a command grows without a change of the row.
+        grows=row.run.state == "running" and not is_hidden,
+        name_end=name_end,
+        has_failed=has_failed,
+    )
 
 
 async def explain_wait(request: Request) -> Response:
@@ -390,6 +444,7 @@ PAGE: Final = Page(
     21,
     [
         Route("/reservations/{name:path}/explanation", explain_wait),
+        Route("/reservations/{name:path}/command", show_command),
         Route("/reservations/{name:path}/smallest-change", press_change, methods=["POST"]),
         Route("/reservations/{name:path}/undo", undo_change, methods=["POST"]),
         Route("/reservations/{name:path}/do/{verb}", change_reservation, methods=["POST"]),
