@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         Unservable,
     )
     from leasehold.client.watch import Watch
+    from scheduler.model.runs import RunState
     from scheduler.protocol.clock import ProcessOffset
 
     __version__: str
@@ -133,6 +134,7 @@ __all__ = [
     "RulesPreview",
     "RulesVersion",
     "Run",
+    "RunState",
     "RunTimes",
     "Slot",
     "SmallestChange",
@@ -202,6 +204,7 @@ _NAMES: Final = {
 _MODULES: Final = {
     **{name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names},
     "ProcessOffset": "scheduler.protocol.clock",
+    "RunState": "scheduler.model.runs",
 }
 
 

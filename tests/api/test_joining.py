@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from leasehold_emulator.server import EmulatorServer
 
 from leasehold.agent.joining import join, make_proof
 from leasehold.errors import BadCredentials, Refused, Unavailable
@@ -16,7 +15,7 @@ from scheduler.store.opening import open_store
 from tests.api.caller import Caller
 from tests.client.intake import FakeIntake
 from tests.console.served import Console, serve, settings_for
-from tests.ec2.test_machine_processes import SCRIPT, emulator, find_folder, launch, read_environment
+from tests.ec2.test_machine_processes import SCRIPT, PlayingEmulator, emulator, find_folder, launch, read_environment
 from tests.operations.harness import CONFIG, Harness
 
 __all__ = ["emulator"]
@@ -25,7 +24,7 @@ REGION = "us-east-1"
 
 
 @pytest.fixture
-def machine(emulator: EmulatorServer, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def machine(emulator: PlayingEmulator, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A played machine, which the slot linux-1 has. This process has its credentials."""
     name = launch(emulator, SCRIPT)
     for key, value in read_environment(find_folder(tmp_path, name)).items():
@@ -40,7 +39,7 @@ def machine(emulator: EmulatorServer, sqlite_url: str, tmp_path: Path, monkeypat
 
 @pytest.fixture
 def console(
-    intake: FakeIntake, sqlite_url: str, tmp_path: Path, emulator: EmulatorServer, machine: str
+    intake: FakeIntake, sqlite_url: str, tmp_path: Path, emulator: PlayingEmulator, machine: str
 ) -> Iterator[Console]:
     assert machine
     sections: dict[str, Mapping[str, Any]] = {
@@ -87,7 +86,7 @@ def test_a_body_without_a_proof_is_refused(console: Console, headers: object) ->
 
 
 def test_a_role_that_is_not_listed_is_refused(
-    intake: FakeIntake, sqlite_url: str, tmp_path: Path, emulator: EmulatorServer, machine: str
+    intake: FakeIntake, sqlite_url: str, tmp_path: Path, emulator: PlayingEmulator, machine: str
 ) -> None:
     assert machine
     aws = {"region": REGION, "endpoint_url": emulator.url}

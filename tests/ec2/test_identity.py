@@ -4,18 +4,17 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from leasehold_emulator.server import EmulatorServer
 
 from leasehold.agent.joining import make_proof
 from scheduler.protocol.host_proof import CLUSTER, ProofError, ProvenMachine
-from tests.ec2.test_machine_processes import SCRIPT, emulator, find_folder, launch, read_environment
+from tests.ec2.test_machine_processes import SCRIPT, PlayingEmulator, emulator, find_folder, launch, read_environment
 from workers.ec2.identity import Sts, StsError, find_sts_url
 
 __all__ = ["emulator"]
 
 
 @pytest.fixture
-def machine(emulator: EmulatorServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def machine(emulator: PlayingEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A played machine; this process has its credentials."""
     name = launch(emulator, SCRIPT)
     for key, value in read_environment(find_folder(tmp_path, name)).items():
@@ -24,12 +23,12 @@ def machine(emulator: EmulatorServer, tmp_path: Path, monkeypatch: pytest.Monkey
     return name
 
 
-def test_the_machine_that_signed_is_found(emulator: EmulatorServer, machine: str) -> None:
+def test_the_machine_that_signed_is_found(emulator: PlayingEmulator, machine: str) -> None:
     found = asyncio.run(Sts("us-east-1", emulator.url).find_machine(make_proof("c-1", None)))
     assert found == ProvenMachine("123456789012", "emulated-host", machine)
 
 
-def test_a_proof_with_a_header_that_was_changed_is_refused(emulator: EmulatorServer, machine: str) -> None:
+def test_a_proof_with_a_header_that_was_changed_is_refused(emulator: PlayingEmulator, machine: str) -> None:
     proof = make_proof("c-1", None) | {CLUSTER: "c-2"}
     with pytest.raises(ProofError, match="a signature that AWS accepts"):
         asyncio.run(Sts("us-east-1", emulator.url).find_machine(proof))

@@ -3,17 +3,18 @@ outlives them.
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from leasehold_emulator.server import EmulatorServer, make_server
-from leasehold_emulator.settings import EmulatorSettings
 
+from testbed.guarding import Guarded
 from testbed.processes import wait_for
 
 SECRET = "s" * 40
@@ -25,18 +26,25 @@ exec sleep 600
 """
 
 
+class PlayingEmulator(NamedTuple):
+    """An emulator in a process of its own: a process of the tests can have only one."""
+
+    url: str
+
+
 @pytest.fixture
-def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatorServer]:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    server = make_server(settings=EmulatorSettings(run_user_data=True), secret=SECRET).start()
-    try:
-        yield server
-    finally:
-        server.middleware.reset()
-        server.stop()
+def emulator(tmp_path: Path) -> Iterator[PlayingEmulator]:
+    environment = {**os.environ, "EC2_EMULATOR_SECRET": SECRET, "TMPDIR": str(tmp_path)}
+    words = [sys.executable, "-m", "leasehold_emulator", "--port", "0", "--run-user-data"]
+    with Guarded(words, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        yield PlayingEmulator(line.split()[-1])
+        process.terminate()
+        process.wait(30)
 
 
-def open_ec2(emulator: EmulatorServer) -> Any:
+def open_ec2(emulator: PlayingEmulator) -> Any:
     return boto3.client(
         "ec2",
         region_name="us-east-1",
@@ -46,7 +54,7 @@ def open_ec2(emulator: EmulatorServer) -> Any:
     )
 
 
-def launch(emulator: EmulatorServer, script: str) -> str:
+def launch(emulator: PlayingEmulator, script: str) -> str:
     found = open_ec2(emulator).run_instances(
         ImageId="ami-1", InstanceType="m5.large", MinCount=1, MaxCount=1, UserData=script
     )
@@ -70,7 +78,7 @@ def is_alive(path: Path) -> bool:
 
 
 def test_a_machine_runs_its_user_data_and_leaves_nothing_when_it_is_terminated(
-    emulator: EmulatorServer, tmp_path: Path
+    emulator: PlayingEmulator, tmp_path: Path
 ) -> None:
     folder = find_folder(tmp_path, machine := launch(emulator, SCRIPT))
     assert is_alive(folder / "script.pid")
@@ -79,7 +87,7 @@ def test_a_machine_runs_its_user_data_and_leaves_nothing_when_it_is_terminated(
     wait_for(lambda: not (is_alive(folder / "script.pid") or is_alive(folder / "hidden.pid")) or None, "the end")
 
 
-def test_a_machine_proves_to_sts_which_instance_it_is(emulator: EmulatorServer, tmp_path: Path) -> None:
+def test_a_machine_proves_to_sts_which_instance_it_is(emulator: PlayingEmulator, tmp_path: Path) -> None:
     folder = find_folder(tmp_path, machine := launch(emulator, SCRIPT))
     environment = read_environment(folder)
     sts = partial(
@@ -96,7 +104,7 @@ def test_a_machine_proves_to_sts_which_instance_it_is(emulator: EmulatorServer, 
         sts(aws_secret_access_key="wrong").get_caller_identity()
 
 
-def test_user_data_that_is_no_script_is_not_run(emulator: EmulatorServer, tmp_path: Path) -> None:
+def test_user_data_that_is_no_script_is_not_run(emulator: PlayingEmulator, tmp_path: Path) -> None:
     launch(emulator, "echo no")
     folder = find_folder(tmp_path, launch(emulator, SCRIPT))
     assert len(list(folder.parent.iterdir())) == 1
