@@ -37,10 +37,6 @@ def read_environment(settings: type[Document]) -> dict[str, Any]:
     return document
 
 
-OWN_STACK_VARIABLE: Final = "LEASEHOLD_OWN_STACK"
-"""Variable of the environment that is 1 in the processes of a stack that `leasehold up` runs with a Redis of its own.
-It is no key of the settings: no file may set it.
-"""
 CLIENT_VARIABLES: Final = frozenset({"LEASEHOLD_CONSOLE__TOKEN"})
 """Variables of the environment that only clients read. They set no key of the settings."""
 

@@ -104,7 +104,7 @@ def _measure_fleet(slots: list[Slot], rules: Rules, now: float) -> Iterator[Fami
     yield make_gauge("leasehold_slots", "Slots by pool and state", labels, counted)
     online = {key: count - silent[key] for key, count in serving.items()}
     yield make_gauge("leasehold_slots_online", "Slots in service that are not silent", ["pool"], online)
-    yield make_gauge("leasehold_slots_offline", "Static hosts without a recent heartbeat", ["pool"], silent)
+    yield make_gauge("leasehold_slots_offline", "Hosts with agents without a recent heartbeat", ["pool"], silent)
     about = "Price an hour of the slots of a pool in a state, by their offerings"
     priced = {(pool, state): prices[pool, state] for pool in rules.pools for state in SLOT_STATES}
     yield make_gauge("leasehold_slots_price", about, labels, priced)

@@ -33,9 +33,8 @@ from scheduler.ports import (
     Store,
     StoreUnavailableError,
 )
-from scheduler.protocol.names import DEFAULT_PREFIX
+from scheduler.protocol.names import DEFAULT_PREFIX, OWN_STACK_VARIABLE
 from workers.access import Access
-from workers.environment import OWN_STACK_VARIABLE
 from workers.logs import get_logger
 from workers.setting_types import reveal
 from workers.settings import Settings

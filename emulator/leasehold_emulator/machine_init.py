@@ -15,6 +15,8 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_SECONDS = 0.2
+PASS_SECONDS = 0.01
+"""Pause between two searches for processes that are left."""
 _PARENT = 1
 """Index of the parent's id in the fields of /proc/PID/stat that follow the name of the program."""
 
@@ -33,16 +35,17 @@ def list_descendants(root: int) -> list[int]:
 
 
 def _kill_all(group: int) -> None:
-    """End the session of the script and every process below this one, until none is left."""
+    """End the session of the script (0: it has none) and every process below this one, until none is left."""
     while True:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+        if group:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
         for pid in list_descendants(os.getpid()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if not _reap():
             return
-        time.sleep(0.01)
+        time.sleep(PASS_SECONDS)  # a killed process takes a moment to end
 
 
 def _reap() -> bool:
@@ -70,15 +73,16 @@ def main() -> None:
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    script = subprocess.Popen(["/bin/sh", *sys.argv[1:]], start_new_session=True)  # noqa: S603 - the machine's own user data
+    group = 0
     try:
         signal.signal(signal.SIGTERM, _raise_ended)
+        group = subprocess.Popen(["/bin/sh", *sys.argv[1:]], start_new_session=True).pid  # noqa: S603 - the machine's own user data
         while os.getppid() == parent:
             _reap()
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # SIGTERM ends it early
     except _EndedError:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _kill_all(script.pid)
+    _kill_all(group)
 
 
 if __name__ == "__main__":

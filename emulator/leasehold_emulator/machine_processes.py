@@ -9,10 +9,12 @@ import base64
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.sax.saxutils import escape
@@ -120,7 +122,8 @@ class MachineProcesses:
             machine.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             for pid in machine_init.list_descendants(machine.process.pid):
-                os.kill(pid, 9)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             machine.process.kill()
             machine.process.wait()
 

@@ -5,6 +5,7 @@ from contextlib import closing
 from importlib.util import find_spec
 
 from leasehold.client.discovery import URL_VARIABLE, find_running
+from scheduler.protocol.names import OWN_STACK_VARIABLE
 from scheduler.protocol.signing import format_key_line
 
 
@@ -18,7 +19,7 @@ def find_own_key(slot: str) -> str | None:
     if os.environ.get(URL_VARIABLE) or find_spec("sqlalchemy") is None:
         return None
     stack = find_running()
-    if stack is None or stack.environment.get("LEASEHOLD_OWN_STACK") != "1":
+    if stack is None or stack.environment.get(OWN_STACK_VARIABLE) != "1":
         return None
     from scheduler.operations.principals import add_principal  # noqa: PLC0415 - an agent elsewhere needs no database
     from scheduler.store.opening import open_store  # noqa: PLC0415 - as above

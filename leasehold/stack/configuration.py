@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from leasehold.stack.programs import Program
 from leasehold.web.token_file import TOKEN_FILE
+from scheduler.protocol.names import OWN_STACK_VARIABLE
 from scheduler.store.revisions import make_sqlite_url
 from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
 from workers.ec2 import EMULATOR_SECRET_VARIABLE
 from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
-from workers.environment import OWN_STACK_VARIABLE
 from workers.setting_types import SecretText
 from workers.settings import AwsSettings, BrokerSettings, DatabaseSettings, Settings, read_settings
 

@@ -13,6 +13,10 @@ TASK_PREFIX: Final = "leasehold"
 """First part of the name of every Celery task."""
 CANARY: Final = "canary"
 """Verb of the canary, a test task that the workers of every queue answer."""
+OWN_STACK_VARIABLE: Final = "LEASEHOLD_OWN_STACK"
+"""Variable of the environment that is 1 in the processes of a stack that `leasehold up` runs with a Redis of its own.
+It is no key of the settings: no file may set it.
+"""
 DEFAULT_PREFIX: Final = "leasehold:"
 """Default for the beginning of the names of all keys and channels in Redis."""
 

@@ -7,9 +7,9 @@ import pytest
 from leasehold.agent.own_stack import find_own_key
 from leasehold.client.discovery import URL_VARIABLE, RunningStack
 from scheduler.operations.principals import add_principal
+from scheduler.protocol.names import OWN_STACK_VARIABLE
 from scheduler.protocol.signing import format_key_line
 from scheduler.store.opening import open_store
-from workers.environment import OWN_STACK_VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import pytest
 
 from leasehold.stack.configuration import EMULATOR, configure, find_free_port
 from leasehold.stack.preparation import QuietDispatcher
+from scheduler.protocol.names import OWN_STACK_VARIABLE
 from scheduler.store.migrating import migrate
-from workers.environment import OWN_STACK_VARIABLE
 from workers.services import Services
 from workers.setting_types import reveal
 

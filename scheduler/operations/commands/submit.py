@@ -195,8 +195,8 @@ def _answer_all(
 ) -> list[Answer]:
     """Return the answers to the documents of one submission, in their order. `present`: the stored reservations by id.
     `refused`: the errors by id. `warned`: by id, the reason why no slot could hold a reservation. `new`: the ids of the
-    reservations that were inserted. `newcomers`: see `submit`. `commands`: by id, the stored
-    commands of the reservations that existed before.
+    reservations that were inserted. `newcomers`: see `submit`. `commands`: by id, the stored commands of
+    the reservations that existed before.
 
     A document is refused if another principal submitted the stored reservation with its id. If the reservation existed
     before, the answer has notes about the fields in which the document differs; the stored values stay.
