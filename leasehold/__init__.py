@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         Placement,
         Request,
         Reservation,
+        RunState,
         RunTimes,
         Slot,
         SmallestChange,
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
         Unservable,
     )
     from leasehold.client.watch import Watch
-    from scheduler.model.runs import RunState
     from scheduler.protocol.clock import ProcessOffset
 
     __version__: str
@@ -176,6 +176,7 @@ _NAMES: Final = {
         "Placement",
         "Request",
         "Reservation",
+        "RunState",
         "RunTimes",
         "Slot",
         "SmallestChange",
@@ -204,7 +205,6 @@ _NAMES: Final = {
 _MODULES: Final = {
     **{name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names},
     "ProcessOffset": "scheduler.protocol.clock",
-    "RunState": "scheduler.model.runs",
 }
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 
 from leasehold.client.display import Shown, join_words
 from leasehold.errors import Fault
-from scheduler.model import reservations, run_times
+from scheduler.model import reservations, run_times, runs
 from scheduler.model.accounts import Levels, PublicAccount, find_account, level_of
 from scheduler.model.reservations import Lease, PublicRequest, PublicReservation, is_over, split_declined, usable_cores
 from scheduler.model.run_times import find_quantile, read_class
@@ -324,6 +324,10 @@ class Host(Shown, frozen=True, kw_only=True):
 
     def _line(self) -> str:
         return join_words([self.slot, self.state, "cordoned" if self.cordoned else None, f"{len(self.leases)} leases"])
+
+
+RunState = runs.RunState
+"""The state of the command of a reservation."""
 
 
 class Taken(msgspec.Struct, frozen=True):
