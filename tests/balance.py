@@ -28,8 +28,8 @@ E2E: Final = "tests/system"
 OWN_STACKS: Final = frozenset(
     f"{E2E}/test_{name}.py"
     for name in (
-        *("bad_day", "bulk", "hostile", "nothing_is_left", "plain_moto", "postgresql"),
-        *("restore", "signed", "stopped_tier", "transport"),
+        *("bad_day", "bulk", "host_commands", "hostile", "nothing_is_left", "plain_moto", "postgresql"),
+        *("restore", "runs", "signed", "stopped_tier", "transport"),
     )
 )
 

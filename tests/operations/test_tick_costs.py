@@ -42,6 +42,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 def test_statements_and_round_trips_do_not_grow_with_the_leases(fleet: Fleet) -> None:
     fleet.prepare(3 * LEASES)
     fleet.tick()
+    fleet.leader.interval = 3600.0  # The looks for unpublished rows have a test of their own.
     meters = Meters(fleet.client)
     costs, commands = dict[int, int](), {}
     for count in (1, 1, LEASES, LEASES, 3 * LEASES - 1, 3 * LEASES - 1):
