@@ -62,9 +62,10 @@ docs: .venv ## the pages as a site with search, in build/docs; fails on a dead l
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b dirhtml docs build/docs
 	@echo "== build/docs/index.html"
 
-chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promises (DATABASE=sqlite or pgbouncer, ONLY=calls,kill, OFF=term)
-	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \
-	    --database $(or $(DATABASE),both) $(if $(ONLY),--only "$(ONLY)") $(if $(OFF),--off $(OFF))
+chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promises (DATABASE=sqlite or pgbouncer, ONLY=calls,kill, OFF=term; COMMANDS=1: of commands on leases)
+	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),$(if $(COMMANDS),20,50)) \
+	    --first $(or $(FIRST),1) --database $(or $(DATABASE),both) $(if $(COMMANDS),--commands) $(if $(FULL),--full) \
+	    $(if $(ONLY),--only "$(ONLY)") $(if $(OFF),--off $(OFF))
 
 fuzz: .venv ## odd requests to the API and odd command lines: none may fail (REQUESTS=36000 LINES=5000 FIRST=0)
 	@$(BIN)/python -m tests.fuzz.run --requests $(or $(REQUESTS),36000) --lines $(or $(LINES),5000) --first $(or $(FIRST),0)

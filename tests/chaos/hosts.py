@@ -92,7 +92,8 @@ class Hosts(Stack):
     `off`: the guard that is switched off in all workers.
     """
 
-    emulator_options = ("--describe-lag-seconds=0.3",)
+    emulator_options: tuple[str, ...] = ("--describe-lag-seconds=0.3",)
+    programs: Mapping[str, tuple[str, ...]] = PROCESSES
 
     def __init__(self, folder: Path, database: Database, off: str | None = None, **settings: Any) -> None:
         self.console_port = find_free_port()
@@ -109,7 +110,7 @@ class Hosts(Stack):
             "CONSOLE__PORT": self.console_port,
             **settings,
         }
-        super().__init__(folder, make_rules(), database_url=database.url, **quick)
+        super().__init__(folder, self.make_rules(), database_url=database.url, **quick)
         self.database = database
         self.points = folder / "points"
         self.points.mkdir()
@@ -119,6 +120,10 @@ class Hosts(Stack):
         self._reviver = threading.Thread(target=self._revive, name="reviver", daemon=True)
         self._wanted: set[str] = set()
         self._services_of_this_process: Services | None = None
+
+    def make_rules(self) -> dict[str, Any]:
+        """Return the rules of the run."""
+        return make_rules()
 
     def start_redis(self) -> RedisPair:
         """Start two servers behind one address, which the fault `switch` exchanges."""
@@ -142,7 +147,7 @@ class Hosts(Stack):
         self.reader = add_principal(store, {"name": slow_clients.NAME, "role": "reader"})
         owner = add_principal(store, {"name": HOLDERS, "role": "producer"})
         self.environment |= {"LEASEHOLD_ACCESS__PRINCIPAL": owner.name, "LEASEHOLD_ACCESS__KEY": owner.key}
-        for name, words in PROCESSES.items():
+        for name, words in self.programs.items():
             self.start(name, *words)
         self._reviver.start()
 
@@ -150,13 +155,13 @@ class Hosts(Stack):
         for queue in QUEUE_NAMES:
             self.await_canary(queue, START_SECONDS)
 
-    def start(self, name: str, *words: str) -> Process:
-        """Start a process that is started again when it ends."""
+    def start(self, name: str, *words: str, environment: Mapping[str, str] | None = None) -> Process:
+        """Start a process that is started again when it ends. `environment`: default: that of the stack."""
         chaos = {worker.FOLDER: str(self.points), worker.HOST: f"host-{name[-1]}", worker.OFF: self._off or ""}
         chaos[holders.WALL] = repr(time.time() - time.monotonic())
         with self._guard:
-            environment = self.shifts.environment(name, {**self.environment, **chaos})
-            process = Process(name, words, environment, self.folder)
+            base = self.environment if environment is None else environment
+            process = Process(name, words, self.shifts.environment(name, {**base, **chaos}), self.folder)
             self.processes[name] = process
             self._wanted.add(name)
         return process

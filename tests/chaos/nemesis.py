@@ -8,7 +8,7 @@ import random
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -62,7 +62,15 @@ _ERRORS: Final = (
 
 
 class Nemesis:
-    """Injects faults into `hosts` from its own thread, within `with`."""
+    """Injects faults into `hosts` from its own thread, within `with`.
+
+    `weights`: the faults with their weights. `needed`: those that are injected until each has taken effect, see NEEDED.
+    """
+
+    weights: Mapping[str, int] = WEIGHTS
+    needed: Mapping[str, Sequence[tuple[Point, Order]]] = NEEDED
+    pause_seconds = PAUSE_SECONDS
+    clock_shifts: Sequence[float] = CLOCK_SHIFTS
 
     def __init__(self, hosts: Hosts, seed: int, seconds: float, only: Sequence[str] = ()) -> None:
         self._hosts, self._dice = hosts, random.Random(seed)
@@ -94,7 +102,17 @@ class Nemesis:
         self._slow = SlowClients(hosts, self._dice)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nemesis", daemon=True)
-        faults: dict[str, Callable[[], str]] = {
+        faults = self._list_faults()
+        self._faults = {name: faults[name] for name in self.weights if not only or name in only}
+        self._due = [name for name in self.needed if name in self._faults]
+        self._dice.shuffle(self._due)
+        self._done: set[str] = set()
+        """Faults of `needed` without orders that have taken effect."""
+        is_restoring = "restore" in only if only else self.weights is WEIGHTS
+        self._restorer = Restorer(hosts, self._dice, seconds) if is_restoring else None
+
+    def _list_faults(self) -> dict[str, Callable[[], str]]:
+        return {
             "kill": self._kill,
             "stop": self._stop,
             "point": self._order,
@@ -123,12 +141,6 @@ class Nemesis:
             "mallory": self._attack,
             "slow clients": self._open_slow_clients,
         }
-        self._faults = {name: fault for name, fault in faults.items() if not only or name in only}
-        self._due = [name for name in NEEDED if name in self._faults]
-        self._dice.shuffle(self._due)
-        self._done: set[str] = set()
-        """Faults of NEEDED without orders that have taken effect."""
-        self._restorer = Restorer(hosts, self._dice, seconds) if not only or "restore" in only else None
 
     @property
     def names(self) -> set[str]:
@@ -165,7 +177,7 @@ class Nemesis:
         self._await_redis()
 
     def _work(self) -> None:
-        while not self._over.wait(self._dice.uniform(*PAUSE_SECONDS)):
+        while not self._over.wait(self._dice.uniform(*self.pause_seconds)):
             self._watch()
             name = self._choose_fault()
             at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
@@ -175,7 +187,7 @@ class Nemesis:
                 self._injected.append(f"{at} {name}: failed ({error})"[:200])
 
     def _choose_fault(self) -> str:
-        """Return a random fault by weight; every other time the next fault of NEEDED that has had no effect yet.
+        """Return a random fault by weight; every other time the next needed one that has had no effect yet.
 
         No fault breaks Redis during a restore, because the mark of the restore is in Redis.
         """
@@ -183,13 +195,13 @@ class Nemesis:
         if self._due and len(self._injected) % 2 == 0:
             self._due.append(self._due.pop(0))
             return self._due[-1]
-        weights = {name: WEIGHTS[name] for name in self._faults}
+        weights = {name: self.weights[name] for name in self._faults}
         if self._restorer is not None and self._restorer.is_restoring:
             weights |= dict.fromkeys({"redis", "switch"} & weights.keys(), 0)
         return self._dice.choices(list(weights), list(weights.values()))[0]
 
     def _has_struck(self, name: str) -> bool:
-        orders = NEEDED[name]
+        orders = self.needed[name]
         return all(map(self._is_taken, orders)) if orders else name in self._done
 
     def _is_taken(self, order: tuple[Point, Order]) -> bool:
@@ -264,8 +276,8 @@ class Nemesis:
 
     def _strike(self, name: str) -> str:
         """Give one of the orders of this fault: one that no process has carried out yet, if there is any."""
-        orders = [order for order in NEEDED[name] if not self._is_taken(order)]
-        point, order = self._dice.choice(orders or NEEDED[name])
+        orders = [order for order in self.needed[name] if not self._is_taken(order)]
+        point, order = self._dice.choice(orders or self.needed[name])
         give_order(self._hosts.points, point, order)
         return f"{order} {point}"
 
@@ -324,14 +336,14 @@ class Nemesis:
 
     def _shift_clock(self) -> str:
         """Shift the wall clock of one process."""
-        name, seconds = self._choose_process(), self._dice.choice(CLOCK_SHIFTS)
+        name, seconds = self._choose_process(), self._dice.choice(self.clock_shifts)
         self._hosts.shifts.set(name, seconds)
         self._shifted.add(name)
         return f"{name} by {seconds:+g} s"
 
     def _jump(self) -> str:
         """Shift the wall clock of all processes by the same amount, like a jump of the host's clock."""
-        names, seconds = set(self._hosts.processes) - {"emulator"}, self._dice.choice(CLOCK_SHIFTS)
+        names, seconds = set(self._hosts.processes) - {"emulator"}, self._dice.choice(self.clock_shifts)
         self._hosts.shifts.set_all(names, seconds)
         self._shifted |= names
         return f"all by {seconds:+g} s"

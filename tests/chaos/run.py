@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from testbed.guarding import note_interrupts
-from tests.chaos.database import DATABASES, POOLED, open_database
+from tests.chaos.commands import switches as command_switches
+from tests.chaos.commands.nemesis import CommandNemesis
+from tests.chaos.commands.seed_run import COUNT, run_command_seed
+from tests.chaos.database import DATABASES, POOLED, Database, open_database
 from tests.chaos.faults import FAULTS
 from tests.chaos.seed_run import Verdict, describe_counts, run_seed
 from tests.chaos.switches import SWITCHES
@@ -84,24 +87,32 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds of faults, over all seeds together")
     parser.add_argument("--seeds", type=int, default=5, help="how many seeds share them")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--reservations", type=int, default=200, help="reservations a seed, most of them at once")
+    parser.add_argument("--reservations", type=int, help=f"reservations a seed; default: 200, of commands {COUNT}")
     parser.add_argument("--database", choices=[*DATABASES, POOLED, "both"], default="both", help="both: in turns")
+    parser.add_argument("--commands", action="store_true", help="chaos for commands on leases")
+    parser.add_argument("--full", action="store_true", help="with --commands: commands of 30 s and stops of 10 s")
     names = "names of faults to inject (tests/chaos/faults.py); default: all, or those of the guard that is off"
     parser.add_argument("--only", type=_read_faults, default=(), metavar="NAME,NAME", help=names)
-    parser.add_argument("--off", choices=sorted(SWITCHES), help="switch a guard off; fails unless a promise is broken")
+    guards = sorted({*SWITCHES, *command_switches.AGENT_SWITCHES})
+    parser.add_argument("--off", choices=guards, help="switch a guard off; fails unless a promise is broken")
     parser.add_argument(
         "--keep",
         type=Path,
         help="folder for the files of all seeds; default: those of seeds with violations stay in the temporary folder",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    faults, switches = (
+        (tuple(CommandNemesis.weights), command_switches.AGENT_SWITCHES) if options.commands else (FAULTS, SWITCHES)
+    )
+    if unknown := [name for name in options.only if name not in faults]:
+        parser.error(f"argument --only: expected names among {', '.join(faults)}; got {unknown[0]!r}")
+    if options.off and options.off not in switches:
+        parser.error(f"argument --off: expected one of {', '.join(switches)}; got {options.off!r}")
+    return options
 
 
 def _read_faults(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if unknown := [name for name in names if name not in FAULTS]:
-        raise argparse.ArgumentTypeError(f"expected names among {', '.join(FAULTS)}; got {unknown[0]!r}")
-    return names
+    return tuple(text.split(","))
 
 
 def _play(seed: int, options: argparse.Namespace) -> Verdict:
@@ -111,21 +122,25 @@ def _play(seed: int, options: argparse.Namespace) -> Verdict:
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=root))
     try:
         with open_database(kind, folder) as database:
-            verdict = run_seed(
-                folder,
-                database,
-                seed,
-                count=options.reservations,
-                seconds=options.seconds / options.seeds,
-                off=options.off,
-                only=options.only or FAULTS_FOR.get(options.off or "", ()),
-            )
+            verdict = _run(folder, database, seed, options)
     except KeyboardInterrupt:
         _remove(folder, options)
         raise
     if not verdict.violations:
         _remove(folder, options)
     return verdict
+
+
+def _run(folder: Path, database: Database, seed: int, options: argparse.Namespace) -> Verdict:
+    seconds, off = options.seconds / options.seeds, options.off
+    if options.commands:
+        only = options.only or command_switches.FAULTS_FOR.get(off or "", ())
+        count = options.reservations or COUNT
+        return run_command_seed(
+            folder, database, seed, count=count, seconds=seconds, off=off, only=only, is_full=options.full
+        )
+    only = options.only or FAULTS_FOR.get(off or "", ())
+    return run_seed(folder, database, seed, count=options.reservations or 200, seconds=seconds, off=off, only=only)
 
 
 def _remove(folder: Path, options: argparse.Namespace) -> None:

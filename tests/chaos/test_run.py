@@ -15,8 +15,13 @@ from leasehold_emulator.settings import read_settings
 from testbed.guarding import Guarded
 from testbed.processes import wait_for
 from testbed.stack import ROOT
+from tests.chaos.commands.hosts import POOLS
+from tests.chaos.commands.nemesis import CommandNemesis
+from tests.chaos.commands.seed_run import FLAGS, make_commands
+from tests.chaos.commands.switches import AGENT_SWITCHES, FAULTS_FOR, WORKER_SWITCHES
 from tests.chaos.faults import CLOUD_FAULTS, REFUSALS, WEIGHTS
 from tests.chaos.nemesis import Nemesis
+from tests.chaos.run import main
 from tests.chaos.seed_run import find_kinds, make_requests
 from tests.chaos.test_checker import a_call
 from workers.embedded_redis import NO_SERVER, find_redis_server
@@ -89,6 +94,43 @@ def test_the_nemesis_has_a_fault_for_each_name_that_may_be_chosen() -> None:
         "notices",
         "template",
     }
+
+
+def test_the_page_names_each_fault_and_each_guard_of_commands() -> None:
+    page = (ROOT / "docs/explanation/chaos.md").read_text().partition("## Commands on leases")[2]
+    assert [name for name in (*CommandNemesis.weights, *AGENT_SWITCHES) if f"`{name}`" not in page] == []
+    assert {fault for faults in FAULTS_FOR.values() for fault in faults} <= CommandNemesis.weights.keys()
+    assert FAULTS_FOR.keys() == AGENT_SWITCHES.keys() >= WORKER_SWITCHES.keys()
+
+
+def test_the_commands_of_a_seed_are_of_each_kind() -> None:
+    requests = make_commands(1, 200, 30.0, Path("/lines"), is_full=True)
+    assert {each["document"]["system"] for each in requests} == set(POOLS)
+    words = [each["document"]["run"]["argv"] for each in requests]
+    assert {each[5] for each in words} == set(FLAGS)
+    assert {each[7] for each in words} == {"0", "3"}
+    seconds = [float(each[6]) for each in words]
+    assert min(seconds) < 0.02
+    assert max(seconds) > 20
+    assert {len(each["document"].get("components", [])) for each in requests} == {0, 1}
+    assert all(0 <= each["after"] <= 30 for each in requests)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--off", "keeper"], "--off: expected one of term"),
+        (["--commands", "--off", "term"], "--off: expected one of deadline"),
+        (["--only", "wipe"], "--only: expected names among kill"),
+        (["--commands", "--only", "cloud"], "--only: expected names among command"),
+    ],
+)
+def test_faults_and_guards_belong_to_their_kind_of_run(
+    words: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert error in capsys.readouterr().err
 
 
 def test_the_emulator_takes_each_fault_of_ec2() -> None:

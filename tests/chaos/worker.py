@@ -7,6 +7,7 @@ from pathlib import Path
 
 from celery.signals import worker_ready
 
+from tests.chaos.commands.switches import WORKER_SWITCHES
 from tests.chaos.points import note_ready, place_points
 from tests.chaos.switches import SWITCHES
 
@@ -23,8 +24,8 @@ def main() -> None:
     folder = Path(os.environ[FOLDER])
     place_points(folder)
     worker_ready.connect(lambda **_: note_ready(folder), weak=False)
-    if off := os.environ.get(OFF):
-        SWITCHES[off]()
+    if switch := {**SWITCHES, **WORKER_SWITCHES}.get(os.environ.get(OFF, "")):
+        switch()
     from tasks.worker import main as work
 
     work(sys.argv[1:])
