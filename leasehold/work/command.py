@@ -64,6 +64,8 @@ class LeaseCommand(msgspec.Struct, frozen=True, kw_only=True):
     slot: str
     index: int = 0
     ttl: float | None = None
+    deadline: float | None = None
+    """When the lease ends in any case, in cluster time."""
     offline_timeout: float | None = None
     resources: dict[str, float] = {}
     cores: float | None = None
@@ -114,6 +116,7 @@ def make_environment(
         "SLOT": command.slot,
         "COMPONENT": command.component,
         "INDEX": command.index,
+        "DEADLINE": command.deadline,
         "CORES": None if command.cores is None else f"{command.cores:g}",
         "RESOURCES": json.dumps(command.resources),
         "PEERS": peers_text if len(peers_text.encode()) <= PEERS_IN_ENVIRONMENT else None,

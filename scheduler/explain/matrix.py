@@ -89,7 +89,7 @@ def list_needs(rules: Rules, row: Reservation, code: WaitingCode, unfit: Collect
     if (needs := ENTRIES[code].needs) is not None:
         yield needs
         return
-    pools = rules.serving_pools(row.request.pool, row.request.system)
+    pools = rules.serving_pools(row.request.pool, row.request.system, needs_agent=row.run is not None)
     for component in list_components(row):
         shared = row.request.labels.keys() & component.labels.keys()
         clash = next((name for name in sorted(shared) if row.request.labels[name] != component.labels[name]), None)
@@ -104,6 +104,7 @@ def list_needs(rules: Rules, row: Reservation, code: WaitingCode, unfit: Collect
 
 def _describe_machines(rules: Rules, row: Reservation, component: Component, pools: Sequence[str]) -> str:
     held = _describe_held(rules, row, component, pools)
+    held = " and ".join(filter(None, [held, "an agent" if row.run is not None and not pools else ""]))
     if not pools and row.request.pool is not None:
         return f"a pool with the name {row.request.pool}" + (f", whose machines have {held}" if held else "")
     if pools and not any(rules.pools[name].is_elastic for name in pools):

@@ -669,8 +669,9 @@ Example: a pool has 500 cordoned slots, and only the first 12 are tried.
 
 def list_pools(search: Search) -> list[tuple[str, Pool]]:
     """Return (name, rules) of each pool that may serve the reservation of this search, in configured order."""
-    request = search.reservation.request
-    return [(name, search.rules.pools[name]) for name in search.rules.serving_pools(request.pool, request.system)]
+    row, rules = search.reservation, search.rules
+    pools = rules.serving_pools(row.request.pool, row.request.system, needs_agent=row.run is not None)
+    return [(name, rules.pools[name]) for name in pools]
 
 
 def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:

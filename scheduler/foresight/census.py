@@ -115,20 +115,22 @@ class Census:
 
     def find_kind_of_past(self, view: View, row: Reservation) -> Kind:
         """Return the kind of a reservation that may have ended."""
-        return self._make_kind(make_shape(row.request), row.request, row.principal, view.find_max_runtime(row))
+        return self._make_kind(_make_shape(row), row.request, row.principal, view.find_max_runtime(row))
 
     def translate(self, kind: Kind) -> Kind:
         """Return the kind of this census that is equal to one of an earlier census."""
         most = None if kind.most == inf else kind.most
-        return self._make_kind(make_shape(kind.request), kind.request, kind.principal, most)
+        shape = make_shape(kind.request, needs_agent=kind.needs_agent)
+        return self._make_kind(shape, kind.request, kind.principal, most)
 
     def _make_kind(self, shape: Shape, request: Request, principal: str | None, most: float | None) -> Kind:
         lane = self._find_lane(self._demands[shape])
         classes = list_classes(request, principal)
-        key = (lane.number, classes[0], request.expected_runtime, most)
+        key = (lane.number, classes[0], request.expected_runtime, most, shape.needs_agent)
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = Kind(lane, request, principal, classes, inf if most is None else most)
+            limit = inf if most is None else most
+            kind = self._kinds[key] = Kind(lane, request, principal, classes, limit, shape.needs_agent)
         return kind
 
     def find_rank(self, row: Reservation) -> float:
@@ -139,7 +141,7 @@ class Census:
             case "size":
                 return row.request.size
             case "quota":  # all at the free level, see `_list_unplayed_pools`
-                return -float(count_required(make_shape(row.request)))
+                return -float(count_required(_make_shape(row)))
             case _:
                 return 0.0
 
@@ -290,6 +292,10 @@ class Census:
         groups = [each for each in self._groups.values() if _could_hold(need, each)]
         groups.sort(key=lambda each: (pools[each.pool], each.number))
         return tuple((each.number, _make_vector(each, need.given[each.pool])) for each in groups)
+
+
+def _make_shape(row: Reservation) -> Shape:
+    return make_shape(row.request, needs_agent=row.run is not None)
 
 
 def _is_open(slot: Slot) -> bool:

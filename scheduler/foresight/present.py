@@ -50,6 +50,7 @@ class Kind:
     classes: tuple[str, ...]
     most: float = inf
     """The enforced limit of the run time."""
+    needs_agent: bool = False
 
 
 @dataclass(slots=True)

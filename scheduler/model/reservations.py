@@ -55,6 +55,8 @@ class Shape:
     components: tuple[Component, ...]
     labels: Labels
     prefers: Labels
+    needs_agent: bool
+    """Whether only hosts with agents may serve it, because it has a command."""
     essential: "Instances"
     """The essential instances, in the order in which they are placed."""
     elastic: "Instances"
@@ -290,7 +292,7 @@ def name_components(request: Request, kind: ComponentKind) -> dict[str, Componen
     return {each.name: each.component for each in list_instances(request, kind)}
 
 
-def shape_key(request: Request) -> Hashable:
+def shape_key(request: Request, *, needs_agent: bool = False) -> Hashable:
     """Return a key by which a dict finds the shape of a request. The keys of two requests are equal if both can be
     placed on the same slots.
     """
@@ -298,10 +300,11 @@ def shape_key(request: Request) -> Hashable:
         (each.name, each.count, each.kind, shape_of(each.resources), shape_of(each.labels))
         for each in request.components
     )
-    return (request.system, request.pool, components, shape_of(request.labels), shape_of(request.prefers))
+    labels, prefers = shape_of(request.labels), shape_of(request.prefers)
+    return (request.system, request.pool, components, labels, prefers, needs_agent)
 
 
-def make_shape(request: Request) -> Shape:
+def make_shape(request: Request, *, needs_agent: bool = False) -> Shape:
     """Return the shape of a request: a new object with the parts of the request that decide where it can run."""
     return Shape(
         system=request.system,
@@ -309,6 +312,7 @@ def make_shape(request: Request) -> Shape:
         components=request.components,
         labels=request.labels,
         prefers=request.prefers,
+        needs_agent=needs_agent,
         essential=list_instances(request, "essential"),
         elastic=list_instances(request, "elastic"),
     )

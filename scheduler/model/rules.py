@@ -277,20 +277,20 @@ class Rules(Document):
         """Return the scheduler settings of the queue with this name, as `queue_of` returns it."""
         return self._settings_of_system.get(queue, self.scheduler)
 
-    def find_route(self, pool: str | None, system: str | None) -> Route:
+    def find_route(self, pool: str | None, system: str | None, *, needs_agent: bool = False) -> Route:
         """Return the queue of reservations for this pool, or for this system if `pool` is None; the settings of this
         queue; and the pools that may serve the reservations.
         """
         queue = self.queue_of(pool, system)
-        return Route(queue, self.settings_of_queue(queue), self.serving_pools(pool, system))
+        return Route(queue, self.settings_of_queue(queue), self.serving_pools(pool, system, needs_agent=needs_agent))
 
-    def serving_pools(self, pool: str | None, system: str | None) -> tuple[str, ...]:
+    def serving_pools(self, pool: str | None, system: str | None, *, needs_agent: bool = False) -> tuple[str, ...]:
         """Return the names of the pools that may serve a reservation for this pool, or for this system if `pool` is
-        None.
+        None. `needs_agent`: only pools whose hosts have agents, which run the commands of leases.
         """
-        if pool is not None:
-            return (pool,) if pool in self.pools else ()
-        return self.pools_of_system.get(system or "", ())
+        named = (pool,) if pool in self.pools else ()
+        found = named if pool is not None else self.pools_of_system.get(system or "", ())
+        return tuple(name for name in found if self.pools[name].has_agents) if needs_agent else found
 
 
 class Terms(NamedTuple):

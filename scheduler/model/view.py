@@ -19,7 +19,6 @@ from scheduler.model.launch_backoff import Hold
 from scheduler.model.pending_queue import PendingQueue
 from scheduler.model.reservations import (
     Lease,
-    Request,
     Reservation,
     Shape,
     find_limit,
@@ -436,7 +435,7 @@ class View:
         self.reservations[reservation.id] = reservation
         self.by_phase[reservation.phase][reservation.id] = reservation
         self._drop_unused_shapes()
-        shape = self.shapes[reservation.id] = self._find_shape(reservation.request)
+        shape = self.shapes[reservation.id] = self._find_shape(reservation)
         if reservation.phase == "pending":
             self.waiters.add(reservation, shape)
         elif reservation.phase == "leased":
@@ -524,21 +523,24 @@ class View:
         """Store the shape of each of these reservations, and return the shapes in the same order."""
         self._drop_unused_shapes()
         # Speed: reservations that were read together share the objects of equal requests.
-        different = {id(row.request): row.request for row in rows.values()}
-        shape_of = {number: self._find_shape(request) for number, request in different.items()}
-        found = {name: shape_of[id(row.request)] for name, row in rows.items()}
+        different = {(id(row.request), row.run is None): row for row in rows.values()}
+        shape_of = {key: self._find_shape(row) for key, row in different.items()}
+        found = {name: shape_of[id(row.request), row.run is None] for name, row in rows.items()}
         self.shapes.update(found)
         return list(found.values())
 
-    def _find_shape(self, request: Request) -> Shape:
+    def _find_shape(self, row: Reservation) -> Shape:
+        request, needs_agent = row.request, row.run is not None
         # To encode a request takes a sixth of the time of its shape key.
-        encoded = _ENCODE((request.system, request.pool, request.components, request.labels, request.prefers))
+        encoded = _ENCODE(
+            (request.system, request.pool, request.components, request.labels, request.prefers, needs_agent)
+        )
         shape = self._encoded.get(encoded)
         if shape is None:
-            key = shape_key(request)
+            key = shape_key(request, needs_agent=needs_agent)
             shape = self._interned.get(key)
             if shape is None:
-                shape = self._interned[key] = make_shape(request)
+                shape = self._interned[key] = make_shape(request, needs_agent=needs_agent)
             self._encoded[encoded] = shape
         return shape
 
@@ -549,7 +551,9 @@ class View:
         if len(self._encoded) >= 2 * len(self.reservations) + UNUSED_SHAPES:
             self._encoded.clear()
             rows = self.reservations
-            self._interned = {shape_key(rows[name].request): each for name, each in self.shapes.items()}
+            self._interned = {
+                shape_key(rows[name].request, needs_agent=each.needs_agent): each for name, each in self.shapes.items()
+            }
 
     def _forget(self, reservation: Reservation) -> None:
         shape = self.shapes.pop(reservation.id)

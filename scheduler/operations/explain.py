@@ -120,7 +120,7 @@ def explain_wait(
         wait = examine(view, rules, row, now, planned, queued)
         search = Search(view, rules, row, now, has_time, cache, applied)
         change = suggest_change(search, KINDS_OF_CHANGE)
-    pools = rules.serving_pools(row.request.pool, row.request.system)
+    pools = rules.serving_pools(row.request.pool, row.request.system, needs_agent=row.run is not None)
     is_free = change is not None and "release" not in change.kind
     return {
         "waiting": {"code": found.code, "detail": found.detail} if found else None,

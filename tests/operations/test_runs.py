@@ -13,6 +13,7 @@ from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation
 from scheduler.model.runs import RunState
 from scheduler.operations.commands.intake import accept
+from scheduler.operations.explain import explain
 from scheduler.operations.rules.apply import apply_rules
 from scheduler.ports import Store
 from scheduler.protocol.signing import RunFields, is_run_signed_by
@@ -20,7 +21,7 @@ from scheduler.store.memory import MemoryStore
 from scheduler.store.opening import open_store
 from tests.operations.harness import NOW, Harness
 
-SHOP: Final = Principal(name="shop", role="producer", rights=("run",))
+SHOP: Final = Principal(name="shop", role="producer", accounts=("build",), rights=("run",))
 PLAIN: Final = Principal(name="plain", role="producer")
 OPERATOR: Final = Principal(name="ops", role="operator")
 KEYS: Final = {name: name.encode().ljust(32, b"k") for name in ("lab-1", "lab-2", "lab-3")}
@@ -190,14 +191,36 @@ class TestSubmission:
         assert SECRET not in str(again)
         assert json.loads(store.find_command("r1") or "")["argv"] == RUN["argv"]
 
-    def test_a_pool_without_agents_is_noted(self) -> None:
+    def test_a_command_runs_only_in_pools_with_agents(self) -> None:
         cluster = Cluster()
-        assert "notes" not in cluster.submit("r1")
-        elastic = {"pools": {**RULES["pools"], "ec2": {"system": "lab-linux", "max_slots": 1}}}
-        apply_rules(cluster.harness.ports, elastic)
-        (note,) = cluster.submit("r2", pool=None, system="lab-linux")["notes"]
-        assert note == {"path": "run", "text": "the hosts of ec2 have no agents, so no command runs on them"}
-        assert "notes" not in cluster.submit("r3")
+        elastic = {"ec2": {"system": "lab-linux", "max_slots": 1}, "bare": {"system": "bare", "max_slots": 1}}
+        apply_rules(cluster.harness.ports, {"pools": {**elastic, **RULES["pools"]}})
+        plain, command = {"pool": None, "system": "lab-linux"}, {"run": RUN}
+        assert cluster.ask(SHOP, "submit", items=[{"id": f"r{each}", **plain, **command} for each in range(5)])["ok"]
+        for asked in ({"pool": "ec2"}, {"pool": None, "system": "bare"}):
+            (error,) = cluster.submit("x", **asked)["errors"]
+            assert (error["path"], error["expected"]) == (
+                "run",
+                "a pool whose hosts have agents (`agent = true`, or a static one)",
+            )
+        for state in ("empty", "launching"):
+            cluster.harness.tick()
+            assert [cluster.row(f"r{each}").phase for each in range(5)] == ["leased"] * 4 + ["pending"]
+            slots = {each.id: each.state for each in cluster.harness.store.find_slots()}
+            assert slots.get("ec2-1", "empty") == state
+            assert cluster.ask(SHOP, "submit", id="plain", **plain)["ok"]
+
+    def test_a_command_waits_while_no_pool_with_agents_serves_it(self) -> None:
+        cluster = Cluster(hosts=0)
+        assert cluster.submit("r1")["ok"]
+        apply_rules(cluster.harness.ports, {"pools": {"lab": {"system": "lab-linux", "max_slots": 1}}})
+        cluster.harness.tick()
+        asked = explain(cluster.harness.ports, "r1")
+        assert asked["waiting"] == {
+            "code": "no_pool",
+            "detail": "no pool is named lab and has agents, which run commands",
+        }
+        assert asked["needs"] == ["a pool with the name lab, whose machines have an agent"]
 
     def test_a_list_has_a_command_for_each_of_its_reservations(self, store: Store) -> None:
         cluster = Cluster(store)
@@ -365,6 +388,23 @@ class TestOutcomes:
             assert event.detail.get("why") == why
         else:
             assert (row.run, row.interruptions) == (RunState("waiting"), 1)
+
+    @pytest.mark.parametrize("grace", [0, 45])
+    def test_a_command_at_the_limit_of_its_lease_ends_and_its_reservation_expires(self, grace: int) -> None:
+        cluster = Cluster()
+        limited = {"accounts": {"build": {"enforce_max_runtime": True}}, "scheduler": {"preemption_grace": grace}}
+        apply_rules(cluster.harness.ports, RULES | limited)
+        cluster.lease(account="build", max_runtime=60)
+        leased_at = cluster.row().leased_at
+        assert leased_at is not None
+        assert json.loads(cluster.report("take", nonce=NONCE)["command"])["deadline"] == leased_at + 60
+        assert cluster.report("started")["ok"]
+        cluster.harness.now += 61
+        cluster.harness.tick()
+        row = cluster.finish("revoked", signal=15)
+        assert (row.phase, row.reason) == ("expired", "limit")
+        assert row.run == RunState("ended", signal=15, why="limit")
+        assert [each.why for each in cluster.harness.store.find_executions("r1")] == ["limit"]
 
     def test_a_lost_command_fails_if_an_interruption_has_to(self) -> None:
         cluster = Cluster().lease(on_interruption="fail", restart_policy="on_failure").begin()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import Row
-from tests.reference_model.picture import serving_pools
+from tests.reference_model.picture import list_pools
 
 
 def find_ttl(rules: Rules, reservation: Reservation, *, is_leased: bool) -> float:
@@ -14,7 +14,7 @@ def find_ttl(rules: Rules, reservation: Reservation, *, is_leased: bool) -> floa
     """
     if reservation.request.ttl is not None:
         return reservation.request.ttl
-    pools = serving_pools(rules, reservation)
+    pools = list_pools(rules, reservation.request)
     if not pools:
         return 0.0
     pool = rules.pools[pools[0]]

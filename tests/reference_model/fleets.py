@@ -297,6 +297,17 @@ def some_waiting(random: Random, config: Document) -> list[Document]:
     ]
 
 
+def add_commands(random: Random, config: Document, timeline: list[Document]) -> None:
+    """Give some requests of some scenarios a command, and some pools agents."""
+    if random.random() < 0.7:
+        return
+    for pool in config["pools"].values():
+        if pool.get("provider") != "static":
+            pool.update(some(random, 0.5, agent=True))
+    for wish in (wish for item in timeline for wish in item.get("submit", ())):
+        wish.update(some(random, 0.4, run={"argv": ["true"]}))
+
+
 def add_run_times(random: Random, config: Document, known: list[Document], timeline: list[Document]) -> list[Document]:
     """Return what is known of run times at the start of a scenario, often nothing; then give some requests a job, an
     `expected_runtime`, and the guard its keys.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from scheduler.model.accounts import Account
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.pools import Pool, offering_key
-from scheduler.model.reservations import Component, Reservation
+from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.run_times import RunTimes
 from scheduler.model.slots import Slot, slot_order
@@ -230,11 +230,18 @@ def settings_of(rules: Rules, reservation: Reservation) -> SchedulerKeys:
 
 
 def serving_pools(rules: Rules, reservation: Reservation) -> list[str]:
+    """The pool that it names, or all of its system. A command needs a host with an agent."""
+    found = list_pools(rules, reservation.request)
+    if reservation.run is None:
+        return found
+    return [name for name in found if rules.pools[name].agent or rules.pools[name].provider == "static"]
+
+
+def list_pools(rules: Rules, request: Request) -> list[str]:
     """The pool that it names, or all of its system."""
-    named, system = reservation.request.pool, reservation.request.system
-    if named is not None:
-        return [named] if named in rules.pools else []
-    return [name for name, pool in rules.pools.items() if pool.system == system]
+    if request.pool is not None:
+        return [request.pool] if request.pool in rules.pools else []
+    return [name for name, pool in rules.pools.items() if pool.system == request.system]
 
 
 def list_essential(reservation: Reservation) -> list[tuple[str, Component]]:

@@ -12,6 +12,7 @@ from tests.reference_model.fleets import (
     SYSTEMS,
     a_config,
     a_slot_record,
+    add_commands,
     add_limits,
     add_lives,
     add_markets,
@@ -57,6 +58,7 @@ def make_scenario(seed: int) -> Document:
     if "budgets" in config:
         spend(Random(-seed), slots, timeline)
     add_limits(Random(f"limits {seed}"), config, known, timeline)
+    add_commands(Random(f"commands {seed}"), config, timeline)
     run_times = add_run_times(Random(f"run times {seed}"), config, known, timeline)
     return {
         "name": f"seed {seed}",

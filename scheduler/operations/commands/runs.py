@@ -15,7 +15,15 @@ import msgspec
 
 from scheduler.model.command_schemas import ExecutionDocument, ExitedDocument, OutputDocument, TakeDocument
 from scheduler.model.principals import Principal, find_owner_fault, find_reader_fault
-from scheduler.model.reservations import Lease, Reservation, list_instances, usable_cores
+from scheduler.model.reservations import (
+    LIMIT,
+    Lease,
+    Reservation,
+    find_limit,
+    is_at_limit,
+    list_instances,
+    usable_cores,
+)
 from scheduler.model.rules import Rules
 from scheduler.model.runs import Execution, Outcome, RunState, describe_outcome, is_success
 from scheduler.model.transitions import ENDED, HOLDING
@@ -65,6 +73,7 @@ def describe_command(work: UnitOfWork, rules: Rules, document: TakeDocument, cur
     stored = json.loads(work.transaction.load_commands([current.id])[current.id])
     request, slot = current.request, work.slots[lease.slot]
     settings, pool = rules.settings_of(request.pool, request.system), rules.pools.get(slot.pool)
+    account = rules.accounts.get(request.account) if request.account is not None else None
     index = lease.component.rpartition(".")[2]
     command = stored | {
         "grace": settings.preemption_grace if stored["grace"] is None else stored["grace"],
@@ -75,6 +84,7 @@ def describe_command(work: UnitOfWork, rules: Rules, document: TakeDocument, cur
         "token": lease.token,
         "slot": lease.slot,
         "ttl": None if current.expires_at is None else current.expires_at - work.now,
+        "deadline": find_limit(current) if account is not None and account.enforce_max_runtime else None,
         "offline_timeout": None if pool is None else pool.offline_timeout,
         "resources": lease.resources,
         "cores": usable_cores(lease),
@@ -141,7 +151,10 @@ def finish(work: UnitOfWork, rules: Rules, document: ExitedDocument) -> Reservat
     current, known = _find_taken(work, document)
     if known.state == "ended":
         return current
-    outcome = Outcome(document.why, document.exit_code, document.signal)
+    # The host knows that the lease was taken back, and the row why.
+    is_late = is_at_limit(current) or (current.reason == LIMIT and current.token == document.token)
+    why = "limit" if document.why == "revoked" and is_late else document.why
+    outcome = Outcome(why, document.exit_code, document.signal)
     changes: dict[str, Any] = {"error": document.error, **outcome._asdict()}
     if document.bytes >= known.bytes:
         changes |= {"tail": document.tail, "bytes": document.bytes}
@@ -164,8 +177,8 @@ def _describe(state: Any, outcome: Outcome) -> RunState:
 def _settle(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, outcome: Outcome) -> Reservation:
     """Change the reservation after a command has ended on `lease`, which it still holds."""
     on_exit = json.loads(work.transaction.load_commands([current.id])[current.id])["on_exit"]
-    if outcome.why == "revoked" and lease.state == "revoking":
-        return _return_revoked(work, rules, current, lease)
+    if outcome.why in {"revoked", "limit"} and lease.state == "revoking":
+        return _return_revoked(work, rules, current, lease, outcome)
     if outcome.why in {"lost", "fenced", "revoked"}:
         # A host that has lost the contact, or ended a command too early, still has the lease: nothing would run on it.
         return _lose(work, rules, current, lease, outcome)
@@ -197,14 +210,18 @@ def _succeed(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease,
     return end_reservation(work, rules, current, "released", None, run=run, details=describe_outcome(outcome))
 
 
-def _return_revoked(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease) -> Reservation:
+def _return_revoked(
+    work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, outcome: Outcome
+) -> Reservation:
     """Give revoked leases back. The leases of a gang are given back when the last one of its commands has ended: until
-    then the others use their slots.
+    then the others use their slots. A reservation at its limit has ended then.
     """
     if lease.kind == "elastic":
         return give_back(work, rules, current, [lease])
     if current.phase != "revoking" or any(each.state != "ended" for each in _list_present(work, current)):
         return current
+    if is_at_limit(current):
+        return end_reservation(work, rules, current, "expired", LIMIT, run=_describe("ended", outcome))
     return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
 
 

@@ -59,6 +59,8 @@ def _refuse_unservable(item: ReservationDocument, rules: Rules) -> InvalidInputE
     if asked not in known:
         choices = ", ".join(list(known)[:10]) or "none is configured"
         return fault(field, f"one of: {choices}{suggest(asked or '', known)}", asked)
+    if item.run is not None and not rules.serving_pools(item.pool, item.system, needs_agent=True):
+        return fault("run", "a pool whose hosts have agents (`agent = true`, or a static one)", f"{field} {asked}")
     excess = find_excess(item, rules.limits)
     return None if excess is None else InvalidInputError([excess])
 
@@ -78,7 +80,8 @@ def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]
     for found_names in sharing.values():
         item = good[found_names[0]]
         components = str(item.components) if item.components else ""
-        key = item.system, item.pool, tuple(item.resources.items()), tuple(item.labels.items()), components
+        resources, labels = tuple(item.resources.items()), tuple(item.labels.items())
+        key = item.system, item.pool, resources, labels, components, item.run is None
         alike.setdefault(key, []).extend(found_names)
     fitting = known.fitting(rules)
     tested = {key: names[0] for key, names in alike.items() if key not in fitting}
@@ -261,16 +264,12 @@ def new_reservation(
 
 def _note_ignored(rules: Rules, row: Reservation, item: ReservationDocument) -> dict[str, str]:
     """Return notes (field -> sentence) about fields of a document that have no effect, because the order of the
-    reservation's queue does not use them, or a pool that may serve it has no agents that run commands.
+    reservation's queue does not use them.
     """
     asked = row.request
     # In each queue the account decides whether a max_runtime is enforced.
     account = item.account if item.max_runtime is None else None
-    notes = rules.list_ignored(asked.pool, asked.system, priority=item.priority, account=account)
-    pools = () if item.run is None else rules.serving_pools(asked.pool, asked.system)
-    if idle := [name for name in pools if not rules.pools[name].has_agents]:
-        notes = {**notes, "run": f"the hosts of {', '.join(idle)} have no agents, so no command runs on them"}
-    return notes
+    return rules.list_ignored(asked.pool, asked.system, priority=item.priority, account=account)
 
 
 def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:

@@ -192,7 +192,7 @@ class Demands(dict[Shape, Demand]):
         return self._of_payers.get(key) or self._of_payers.setdefault(key, replace(demand, payer=account))
 
     def __missing__(self, shape: Shape) -> Demand:
-        queue, settings, pools = self._rules.find_route(shape.pool, shape.system)
+        queue, settings, pools = self._rules.find_route(shape.pool, shape.system, needs_agent=shape.needs_agent)
         serving = [(name, self._rules.pools[name]) for name in pools]
         needs, elastic = _make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
         if settings.elastic == "rigid" and settings.queue != "quota":  # quota grants them by its own rules

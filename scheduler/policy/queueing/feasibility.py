@@ -70,7 +70,8 @@ class Feasibility:
     def _look_up(self, demand: Demand) -> Reason | None:
         named = demand.shape.pool or demand.shape.system or "nothing"
         if not demand.pools:
-            return "no_pool", f"no pool is named {named}" if demand.shape.pool else f"no pool serves {named}"
+            known = f"no pool is named {named}" if demand.shape.pool else f"no pool serves {named}"
+            return "no_pool", f"{known} and has agents, which run commands" if demand.shape.needs_agent else known
         for need in dict.fromkeys(demand.needs):
             if not any(self._could_ever_hold(name, need) for name in demand.pools):
                 return "never_fits", f"no slot or offering of {named} could hold {need.component.name}, even empty"

@@ -119,7 +119,7 @@ def find_first_size(rules: Rules, shape: Shape) -> float:
     for nothing. For resources that a component does not request, the defaults of the first pool that serves the
     reservation count.
     """
-    pools = rules.serving_pools(shape.pool, shape.system)
+    pools = rules.serving_pools(shape.pool, shape.system, needs_agent=shape.needs_agent)
     first = rules.pools[pools[0]] if pools else None
     wanted = [(each.count, given_to(each, first) if first else each.resources) for each in shape.components]
 

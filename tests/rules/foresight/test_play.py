@@ -15,6 +15,7 @@ from scheduler.foresight.present import Present
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.run_times import ALL, Estimates, RunTimes, list_classes
+from scheduler.model.runs import WAITING
 from scheduler.model.view import Row, View
 from tests.builders import NOW, SYSTEM, a_component, a_lease, a_reservation, a_slot, some_rules
 
@@ -138,6 +139,26 @@ def test_the_same_seed_gives_the_same_play() -> None:
     present = Census(rules()).count(view, NOW)
     assert play_once(present, view, 7) == play_once(present, view, 7)
     assert play_once(present, view, 7) != play_once(present, view, 8)
+
+
+def test_commands_start_only_in_pools_with_agents() -> None:
+    pool = {"system": SYSTEM, "max_slots": 1, "resources": {"cpus": 1}}
+    given = some_rules({"pools": {"linux": pool, "agents": {**pool, "agent": True}}})
+    slots = [a_slot("linux-1"), a_slot("agents-1", pool="agents")]
+    plain = a_reservation("plain", components=(a_component(resources={"cpus": 1.0}),))
+    rows = [
+        msgspec.structs.replace(plain, id=f"r{number}", sequence=number, created_at=NOW - 9 + number, run=WAITING)
+        for number in range(2)
+    ]
+    view = View([*slots, *rows, msgspec.structs.replace(plain, sequence=5, created_at=NOW), run_times(plain, 100.0)])
+    present = Census(given).count(view, NOW)
+    found = dict(zip([each.name for each in present.waiting], play_once(present, view, 1), strict=True))
+    assert (found["r0"], found["plain"]) == (NOW, NOW)
+    assert found["r1"] > NOW
+    later = Census(given)
+    again = [later.translate(each.kind) for each in present.waiting]
+    assert [each.needs_agent for each in again] == [True, True, False]
+    assert again == [later.find_kind_of_past(view, view.reservations[name]) for name in ("r0", "r1", "plain")]
 
 
 def test_several_resources_are_counted_on_each_slot() -> None:
