@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from leasehold.agent.agent import HostSpec
     from leasehold.client.client import Client
     from leasehold.client.credentials import Credentials
+    from leasehold.work.devices import Devices
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Slot of the host; default: the name of this host.")]
 Machine = Annotated[
@@ -61,6 +62,13 @@ Commands = Annotated[
     typer.Option(
         "--commands/--no-commands",
         help="Run the commands of the leases on this host. Needs the key of a principal with the role host.",
+    ),
+]
+Device = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RESOURCE=ID,...",
+        help="Ids of the devices of a resource, which commands get; default: 0, 1, ... for gpus. May be repeated.",
     ),
 ]
 _STATE = frozenset({"slot", "machine"})
@@ -131,6 +139,7 @@ def run(
     spec: "HostSpec",
     state: State = None,
     cgroup: Cgroup = None,
+    device: Device = None,
     commands: Commands = True,
     as_json: AsJson = False,
 ) -> None:
@@ -150,7 +159,8 @@ def run(
     if key is not None:
         credentials = find_credentials({}, key=key)
     open_client = partial(Client, key=key)
-    _run_agent(spec, open_client, state, cgroup, credentials=credentials, commands=commands, as_json=as_json)
+    devices = _read_devices(device)
+    _run_agent(spec, open_client, state, cgroup, devices, credentials=credentials, commands=commands, as_json=as_json)
 
 
 @group.command(
@@ -168,6 +178,7 @@ def join_cluster(
     ] = None,
     state: State = None,
     cgroup: Cgroup = None,
+    device: Device = None,
     commands: Commands = True,
     as_json: AsJson = False,
 ) -> None:
@@ -186,11 +197,25 @@ def join_cluster(
     def show(event: Mapping[str, Any]) -> None:
         _print_event(event, as_json)
 
+    devices = _read_devices(device)
     found = join(url, cluster, region, show)
     spec = HostSpec(found.slot, found.pool, found.machine, find_resources(), {})
     credentials = find_credentials({}, key=found.key)
     open_client = partial(Client, url, key=found.key)
-    _run_agent(spec, open_client, state, cgroup, credentials=credentials, commands=commands, as_json=as_json)
+    _run_agent(spec, open_client, state, cgroup, devices, credentials=credentials, commands=commands, as_json=as_json)
+
+
+def _read_devices(options: list[str] | None) -> "Devices":
+    from leasehold.work.devices import Devices
+
+    found = {}
+    for name, text in parse_pairs("--device", options or []).items():
+        ids = tuple(text.split(","))
+        if not all(ids) or len(set(ids)) < len(ids):
+            wanted = f"expected different ids, separated by commas, got {name}={text}"
+            raise typer.BadParameter(wanted, param_hint="--device")
+        found[name] = ids
+    return Devices(found)
 
 
 def _run_agent(
@@ -198,6 +223,7 @@ def _run_agent(
     open_client: "Callable[[], Client]",
     state: Path | None,
     cgroup: Path | None,
+    devices: "Devices",
     *,
     credentials: "Credentials | None",
     commands: bool,
@@ -237,6 +263,7 @@ def _run_agent(
                 kept / "commands" / spec.slot,
                 show,
                 cgroup=cgroup,
+                devices=devices,
                 note_start=lambda *lease: write_note(notes, *lease),
             )
 

@@ -4,11 +4,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from leasehold.work.devices import GPUS
 from leasehold.work.guard import TAG
 from leasehold.work.ports import LeaseKey, Taken
 from scheduler.protocol.signing import RunFields, is_run_signed_by
@@ -17,6 +18,8 @@ INHERITED: Final = ("PATH", "HOME", "LANG")
 """Variables of the agent that a command gets."""
 PEERS_IN_ENVIRONMENT: Final = 32_768
 """Most bytes of the list of peers in an environment variable. The file has the list always."""
+CUDA: Final = "CUDA_VISIBLE_DEVICES"
+"""The variable by which programs that use CUDA see only some GPUs."""
 ENGINES: Final = ("podman", "docker")
 
 
@@ -99,10 +102,15 @@ def read_command(taken: Taken, signer: Signer, host: HostIdentity, key: LeaseKey
 
 
 def make_environment(
-    command: LeaseCommand, tag: str, notice: str, peers: str, inherited: Mapping[str, str] | None = None
+    command: LeaseCommand,
+    tag: str,
+    notice: str,
+    peers: str,
+    devices: Mapping[str, Sequence[str]],
+    inherited: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the environment of a command. `notice`, `peers`: the paths of its files. `inherited`: the environment of
-    the agent.
+    """Return the environment of a command. `notice`, `peers`: the paths of its files. `devices`: the ids of its
+    devices, by resource. `inherited`: the environment of the agent.
     """
     known = os.environ if inherited is None else inherited
     kept = {name: known[name] for name in INHERITED if name in known}
@@ -119,12 +127,14 @@ def make_environment(
         "DEADLINE": command.deadline,
         "CORES": None if command.cores is None else f"{command.cores:g}",
         "RESOURCES": json.dumps(command.resources),
+        "DEVICES": json.dumps(devices) if devices else None,
         "PEERS": peers_text if len(peers_text.encode()) <= PEERS_IN_ENVIRONMENT else None,
         "PEERS_FILE": peers,
         "NOTICE_FILE": notice,
     }
     variables = {f"LEASEHOLD_{name}": str(value) for name, value in own.items() if value is not None}
-    return kept | command.env | variables | {TAG: tag}
+    cuda = {CUDA: ",".join(devices[GPUS])} if GPUS in devices else {}
+    return kept | command.env | variables | cuda | {TAG: tag}
 
 
 def format_peers(command: LeaseCommand) -> str:
@@ -155,7 +165,7 @@ def make_program(
     engine = next((found for each in ENGINES if (found := find(each))), None)
     if engine is None:
         raise WrongCommand(f"this host has no container engine ({' or '.join(ENGINES)}) for the image {command.image}")
-    names = [each for each in environment if each in command.env or each.startswith("LEASEHOLD_")]
+    names = [each for each in environment if each in command.env or each.startswith("LEASEHOLD_") or each == CUDA]
     options = [word for each in names for word in ("--env", each)]
     options += ["--label", f"leasehold.lease={name}", "--name", name, "--volume", f"{folder}:{folder}"]
     options += ["--stop-signal", f"SIG{command.stop_signal}", "--init", "--network", "host"]

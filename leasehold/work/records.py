@@ -48,6 +48,8 @@ class Record(msgspec.Struct, kw_only=True):
     stop_signal: str = "TERM"
     grace: float = 0.0
     offline_timeout: float | None = None
+    devices: dict[str, list[str]] = {}
+    """Resource -> the ids of the devices that the command has."""
     notices: str | None = None
     """Folder of the files that the command reads; None: the folder of the lease."""
     outcome: Outcome | None = None

@@ -29,6 +29,7 @@ from leasehold.work.command import (
     make_program,
     read_command,
 )
+from leasehold.work.devices import Devices, NoDevice
 from leasehold.work.fence import Term, find_fence, find_renewal, move_fence
 from leasehold.work.guard import read_boot_clock
 from leasehold.work.guard_client import (
@@ -126,7 +127,7 @@ class Runner:
     is called with the reservation, the component and the process id of each command that starts.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a host has
         self,
         port: CommandsPort,
         signer: Signer | None,
@@ -135,6 +136,7 @@ class Runner:
         report: Report,
         *,
         cgroup: Path | None = None,
+        devices: Devices | None = None,
         note_start: Callable[[str, str, int], object] = lambda *_: None,
         clock: Callable[[], float] = read_boot_clock,
     ) -> None:
@@ -142,6 +144,7 @@ class Runner:
         self._records = Records(folder)
         self._guard = GuardClient(self._records.guard_folder)
         self._cgroup, self._note_start, self._clock = cgroup, note_start, clock
+        self._devices = devices or Devices()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._jobs: dict[LeaseKey, Job] = {}
@@ -429,7 +432,7 @@ class Runner:
         job.command = None
         try:
             request = self._make_request(job, record, command)
-        except (WrongCommand, OSError) as error:
+        except (WrongCommand, NoDevice, OSError) as error:
             job.state = "running"
             self._end_job(job, Outcome(why="not_started", error=str(error)))
             return
@@ -441,7 +444,10 @@ class Runner:
 
     def _make_request(self, job: Job, record: Record, command: LeaseCommand) -> dict[str, Any]:
         folder = self._records.make_notices(record, command.user)
-        environment = make_environment(command, record.tag, str(folder / NOTICE), str(folder / PEERS))
+        others = [each.record for each in self._jobs.values() if each.state == "running" and each is not job]
+        record.devices = self._devices.choose(command.resources, [each.devices for each in others if each])
+        paths = str(folder / NOTICE), str(folder / PEERS)
+        environment = make_environment(command, record.tag, *paths, record.devices)
         program = make_program(command, f"leasehold-{job.id}", environment, str(folder))
         self._records.write_peers(record, format_peers(command))
         self._write_notice(job, record, "held")

@@ -269,6 +269,13 @@ def test_exec_runs_nothing_on_a_host_that_is_unknown(intake: FakeIntake, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("ids", ["", "0,,1", "0,0"])
+def test_wrong_ids_of_devices_are_refused_before_a_request_is_sent(run: Run, intake: FakeIntake, ids: str) -> None:
+    found = run("host", "run", "lab-1", "--pool", "lab", "--machine", "m1", "--device", f"gpus={ids}")
+    assert (found.status, len(found.complaints), intake.seen) == (2, 1, [])
+    assert f"--device: expected different ids, separated by commas, got gpus={ids}" in found.err
+
+
 def test_a_folder_that_is_no_cgroup_is_refused_before_a_request_is_sent(
     run: Run, intake: FakeIntake, tmp_path: Path
 ) -> None:

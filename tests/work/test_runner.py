@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from leasehold.work import guard
+from leasehold.work.devices import Devices
 from leasehold.work.ports import LeaseKey, Outcome
 from leasehold.work.records import Records, make_lease_id
 from testbed.guarding import Guarded
@@ -78,6 +79,7 @@ def test_the_environment_names_the_lease(make: Make) -> None:
         "index": 3,
         "cores": 1.5,
         "resources": {"gpus": 2},
+        "deadline": 1700000000.5,
         "peers": peers,
         "env": {"COLOR": "blue"},
         "cwd": "/",
@@ -85,9 +87,10 @@ def test_the_environment_names_the_lease(make: Make) -> None:
     show = "import json, os; print(json.dumps({**os.environ, 'peers': open(os.environ['LEASEHOLD_PEERS_FILE']).read(), "
     show += "'notice': open(os.environ['LEASEHOLD_NOTICE_FILE']).read()}))"
     found = json.loads(host.await_outcome(host.scheduler.lease("r1", [*PYTHON, show], token=7, **more)).tail)
-    names = ("RESERVATION", "TOKEN", "SLOT", "COMPONENT", "INDEX", "CORES")
-    assert [found[f"LEASEHOLD_{name}"] for name in names] == ["r1", "7", "lab-1", "main", "3", "1.5"]
+    names = ("RESERVATION", "TOKEN", "SLOT", "COMPONENT", "INDEX", "CORES", "DEADLINE")
+    assert [found[f"LEASEHOLD_{name}"] for name in names] == ["r1", "7", "lab-1", "main", "3", "1.5", "1700000000.5"]
     assert json.loads(found["LEASEHOLD_RESOURCES"]) == {"gpus": 2}
+    assert (json.loads(found["LEASEHOLD_DEVICES"]), found["CUDA_VISIBLE_DEVICES"]) == ({"gpus": ["0", "1"]}, "0,1")
     filled = [peers[0], {**peers[1], "address": None}]
     assert json.loads(found["LEASEHOLD_PEERS"]) == json.loads(found["peers"]) == filled
     assert json.loads(found["notice"]) == {"state": "held", "revoke_by": None}
@@ -105,6 +108,30 @@ def test_a_command_of_another_user_can_read_its_files(make: Make) -> None:
     assert lines[1].startswith('{"state": "held"')
     assert "no" in lines
     assert not Path(lines[-1]).exists()
+
+
+def test_a_device_has_one_command_at_a_time_also_after_a_new_agent(make: Make, tmp_path: Path) -> None:
+    devices = Devices({"gpus": ("a", "b", "c")})
+    host = make(devices=devices)
+    show = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; exec sleep 1000']
+    keys = [host.scheduler.lease(f"r{each}", show, resources={"gpus": 1}) for each in (1, 2)]
+    for key in keys:
+        host.await_start(key)
+    none = host.scheduler.lease("r3", ["sh", "-c", 'echo "<$CUDA_VISIBLE_DEVICES>"'])
+    assert host.await_outcome(none).tail == "<>\n"
+    host.await_that(lambda: len({each.key for each in host.scheduler.outputs}) >= 2, "the output of both")
+    shown = {each.tail for each in host.scheduler.outputs if each.key in keys}
+    assert len(shown) == 2
+    assert shown < {"a\n", "b\n", "c\n"}
+    host.runner.close()
+    again = make(scheduler=host.scheduler, devices=devices)
+    for key in keys:
+        again.await_start(key)
+    (left,) = {"a", "b", "c"} - {each.strip() for each in shown}
+    last = again.scheduler.lease("r4", ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"'], resources={"gpus": 1})
+    assert again.await_outcome(last).tail == f"{left}\n"
+    wide = again.scheduler.lease("r5", ["true"], resources={"gpus": 2})
+    assert again.await_outcome(wide).error == "gpus: the lease needs 2 devices, and 1 of this host are free"
 
 
 def test_start_and_output_are_reported_while_a_command_runs(make: Make) -> None:
