@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "A stack on this machine": ("up", "down", "logs", "demo", "emulate-ec2"),
     "Reservations": (
-        *("reserve", "run", "submit", "list", "get", "explain", "wait", "priority", "cancel"),
+        *("reserve", "run", "submit", "rerun", "list", "get", "explain", "wait", "priority", "cancel"),
         *("renew", "surrender", "release", "confirm", "absent", "idle"),
     ),
     "Slots and hosts": ("slots", "cordon", "uncordon", "drain", "host"),

@@ -25,8 +25,11 @@ from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client
-    from leasehold.client.models import Command, Execution
+    from leasehold.client.models import Command, Execution, Reservation
 
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Print its output until it has ended; the exit status is that of COMMAND.")
+]
 ON_EXIT: Final = ("fail", "release")
 OF_A_SIGNAL: Final = 128
 """The exit status of a shell for a command that a signal ended is this plus the number of the signal."""
@@ -66,9 +69,7 @@ def submit_command(  # noqa: PLR0913, PLR0917 - an option each
             "--on-exit", metavar="RULE", help="fail: only exit code 0 releases the reservation; release: every code."
         ),
     ] = "fail",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Print its output until it has ended; the exit status is that of COMMAND.")
-    ] = False,
+    wait: Wait = False,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
@@ -97,14 +98,40 @@ def submit_command(  # noqa: PLR0913, PLR0917 - an option each
     fields = {**items, "run": {name: value for name, value in given.items() if value is not None}}
     check_reservation(fields)
     with connect(timeout) as client:
-        row = submit(client, fields)
-        if not wait:
-            print_result(row, describe_reservation(row), as_json=as_json)
-            return
-        print_error(f"{row.id} is submitted")
-        found = follow(client, row.id, goes_on=True)
-        if as_json:
-            print_json(found)
+        _show(client, submit(client, fields), wait=wait, as_json=as_json)
+
+
+@app.command("rerun", epilog=example("leasehold rerun night-7", "leasehold rerun night-7 --id night-7b --wait"))
+def rerun(
+    reservation: Annotated[
+        str, typer.Argument(metavar="RESERVATION", help="Id of a reservation with a command, which may have ended.")
+    ],
+    new_id: Annotated[
+        str | None, typer.Option("--id", help="Id of the new reservation; default: a random one.")
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Submit the command of an earlier reservation again.
+
+    The new reservation asks for the same resources and labels, and has the same environment, which is not shown. Only
+    the submitter of the earlier reservation and operators may do so, and need the right `run`. Output and exit status
+    are those of `leasehold submit`.
+    """
+    with connect(timeout) as client:
+        _show(client, client.rerun(reservation, new_id=new_id), wait=wait, as_json=as_json)
+
+
+def _show(client: "Client", row: "Reservation", *, wait: bool, as_json: bool) -> None:
+    """Print a submitted reservation; with `wait`, follow the output of its command and exit with its status."""
+    if not wait:
+        print_result(row, describe_reservation(row), as_json=as_json)
+        return
+    print_error(f"{row.id} is submitted")
+    found = follow(client, row.id, goes_on=True)
+    if as_json:
+        print_json(found)
     raise typer.Exit(find_status(found))
 
 

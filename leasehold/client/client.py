@@ -137,6 +137,7 @@ class Client:
     ask = blocks(CoreClient.ask)
     reserve = blocks(CoreClient.reserve)
     submit = blocks(CoreClient.submit)
+    rerun = blocks(CoreClient.rerun)
     reserve_many = blocks(CoreClient.reserve_many)
     renew = blocks(CoreClient.renew)
     renew_many = blocks(CoreClient.renew_many)

@@ -25,7 +25,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from leasehold.client.async_client import AsyncClient
-from leasehold.client.models import Answer
+from leasehold.client.models import Answer, Reservation
 from leasehold.errors import Fault, LeaseholdError, NotAnswered, Refused
 from leasehold.texts.event_sentences import describe_event, name_source
 from leasehold.texts.values import format_amount
@@ -257,12 +257,13 @@ _ENVIRONMENT.filters |= {
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of one change. `about`: the id of the object to change. `ok`: whether the change was carried out.
-    `text`: the outcome as a sentence for people.
+    `text`: the outcome as a sentence for people. `made`: the id of the reservation that the change made; None: none.
     """
 
     about: str
     ok: bool
     text: str
+    made: str | None = None
 
 
 async def change(
@@ -291,6 +292,8 @@ async def change(
         late = "; it is not known whether it was carried out" if isinstance(error, NotAnswered) else ""
         return Outcome(about, ok=False, text=f"{error}{late}")
     services.log_change(sender, verb, about, answer)
+    if isinstance(answer, Reservation):
+        return Outcome(about, ok=True, text="submitted again as", made=answer.id)
     text = describe(answer) if describe is not None and isinstance(answer, Answer) else _describe(answer)
     return Outcome(about, ok=True, text=text)
 

@@ -527,6 +527,15 @@ class ExplainDocument(Question):
     reservation: Name
 
 
+class RerunDocument(Document):
+    """The document of a request for a new reservation like an earlier one, with the same command. `id`: the id of the
+    new one.
+    """
+
+    reservation: Name
+    id: Name
+
+
 class CommandDocument(Question):
     """The document of a request for the command of a reservation, with its runs and the end of their output."""
 

@@ -125,6 +125,12 @@ _ENTRIES: Final = (
     Verb("reservations.suspend", "HolderDocument", _PRODUCER, "reservation", put_off="last", needs_key=True),
     Verb("reservations.resume", "HolderDocument", _PRODUCER, "reservation", needs_key=True),
     Verb("reservations.priority", "PriorityDocument", _PRODUCER, "reservation"),
+    Verb(
+        "reservations.rerun",
+        "RerunDocument",
+        _PRODUCER,
+        Route("POST", "/reservations/{reservation}/rerun", "reservation"),
+    ),
     Verb("reservations.absent", "AbsentDocument", _OPERATOR, "reservation", put_off="last"),
     Verb("reservations.cordon", "SlotDocument", _OPERATOR, "slot", put_off="last"),
     Verb("reservations.uncordon", "SlotDocument", _OPERATOR, "slot", put_off="last"),

@@ -22,7 +22,7 @@ class FakeCommand:
         stack.handler = self.handle
 
     def handle(self, verb: str, document: Document) -> Document | None:
-        if verb == "submit":
+        if verb in {"submit", "rerun"}:
             self.submitted = document
             self._stack.publish(a_row(document["id"]))
             return accept(verb, document)
@@ -60,6 +60,17 @@ def test_the_command_is_sent_and_the_id_is_printed(stack: FakeIntake, run: Run) 
     }
     assert "command" not in stack.verbs()
     assert json.loads(run("submit", "--pool", "lab", "--id", "r1", "--json", "--", "true").out)["id"] == "r1"
+
+
+def test_a_command_is_submitted_again(stack: FakeIntake, run: Run) -> None:
+    fake = FakeCommand(stack, {"why": "exited", "exit_code": 3, "phase": "failed", "executions": [a_run("once more")]})
+    found = run("rerun", "r1", "--id", "r2")
+    assert (found.status, found.err) == (0, "")
+    assert found.out.startswith("r2 pending")
+    assert (fake.submitted["reservation"], fake.submitted["id"]) == ("r1", "r2")
+    found = run("rerun", "r1", "--id", "r3", "--wait")
+    assert (found.status, found.out) == (3, "once more\n")
+    assert "r3 is submitted" in found.err
 
 
 @pytest.mark.parametrize(

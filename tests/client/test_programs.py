@@ -135,6 +135,7 @@ def read_with(client: Client, change_row: Callable[[Reservation], None]) -> None
     a_run: Run = {"argv": ["make"], "env": {"A": "b"}, "on_exit": "release"}
     assert_type(client.submit({"id": "r", "pool": "p"}, run=a_run, timeout=1), Reservation)
     assert_type(client.command("r", timeout=1), Command)
+    assert_type(client.rerun("r", new_id="r2", timeout=1), Reservation)
     assert_type(client.conditions("p", timeout=1), Conditions)
     assert_type(client.list(["leased"], account="a", pool="p", system="s", tags={"k": "v"}), Table[Reservation])
     client.check_names(account="a", pool=None, system="s")
@@ -276,6 +277,7 @@ async def read_on_a_loop(client: AsyncClient) -> None:
     a_run: Run = {"argv": ["make"], "env": {"A": "b"}, "on_exit": "release"}
     assert_type(await client.submit({"id": "r", "pool": "p"}, run=a_run, timeout=1), Reservation)
     assert_type(await client.command("r", timeout=1), Command)
+    assert_type(await client.rerun("r", new_id="r2", timeout=1), Reservation)
     assert_type(await client.conditions("p", timeout=1), Conditions)
     assert_type(await client.list("pending", account="a", pool="p", system="s", tags={"k": "v"}), Table[Reservation])
     await client.check_names(account="a", pool=None, system="s")

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from leasehold.client.loop_client import LoopClient
-from leasehold.client.models import Command
+from leasehold.client.models import Command, Reservation
 from leasehold.console.command_card import MOST_OUTPUTS, MOST_RUNS, make_card
 from leasehold.errors import Fault, LeaseholdError, NotAnswered, Refused, Unavailable
 from scheduler.model.runs import RunState
@@ -102,6 +102,31 @@ def test_another_person_sees_only_the_state(console: Console, worker: Worker, na
     assert plain(card).startswith(expected)
     assert "data-every" not in card
     assert worker.asked == []
+
+
+def test_the_command_of_an_ended_reservation_runs_again_by_a_button(
+    make_console: MakeConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def rerun(_client: LoopClient, name: str) -> Reservation:
+        asked.append(name)
+        if name == "other":
+            raise Refused([Fault(0, "run", "a principal with the right run", "none", "forbidden")])
+        return Reservation(id="r-2", phase="pending")
+
+    monkeypatch.setattr(LoopClient, "rerun", rerun)
+    ended = {"phase": "failed", "principal": "ci", "run": RunState("ended", exit_code=3, why="exited")}
+    console = make_console((row("job", 1, **ended), row("other", 2, **ended), row("bare", 3, phase="released")))
+    submitter, reader = enter_as(console, "ci", "producer"), enter_as(console, "eye", "reader")
+    assert "Run again" not in submitter.get("/reservations/bare").text
+    assert re.search(r"/do/rerun[^>]*><button>Run again", submitter.get("/reservations/job").text)
+    assert re.search(r"/do/rerun[^>]*><button disabled", reader.get("/reservations/job").text)
+    found = submitter.post("/reservations/job/do/rerun").text
+    assert "submitted again as" in found
+    assert 'href="/reservations/r-2"' in found
+    assert "run: expected a principal with the right run" in submitter.post("/reservations/other/do/rerun").text
+    assert asked == ["job", "other"]
 
 
 def test_a_hostile_output_stays_text(console: Console, worker: Worker) -> None:

@@ -41,6 +41,7 @@ RULES: Final[dict[str, Any]] = {
 SECRET: Final = "s3cr3t-of-the-shop"
 RUN: Final[dict[str, Any]] = {"argv": ["sh", "-c", f"echo {SECRET}"], "env": {"PASSWORD": SECRET}}
 NONCE: Final = "n" * 16
+ELASTIC: Final = [{"name": "main"}, {"name": "more", "count": 2, "kind": "elastic"}]
 
 
 class Cluster:
@@ -190,6 +191,48 @@ class TestSubmission:
         assert [each["path"] for each in cluster.submit(run=None)["notes"]] == ["run"]
         assert SECRET not in str(again)
         assert json.loads(store.find_command("r1") or "")["argv"] == RUN["argv"]
+
+    def test_a_command_is_submitted_again_with_its_secrets(self, store: Store) -> None:
+        cluster = Cluster(store)
+        fields = {"labels": {"zone": "a"}, "priority": 3, "expected_runtime": 60, "components": ELASTIC}
+        assert cluster.submit("r1", **fields)["ok"]
+        assert cluster.ask(SHOP, "cancel", reservation="r1")["ok"]
+        answer = cluster.ask(SHOP, "rerun", reservation="r1", id="r2")
+        assert (answer["ok"], answer["reservation"], answer["phase"]) == (True, "r2", "pending")
+        assert store.find_command("r2") == store.find_command("r1")
+        first, again = cluster.row("r1"), cluster.row("r2")
+        assert (again.request, again.priority, again.principal) == (first.request, 3, "shop")
+        assert SECRET not in str(answer)
+
+    def test_a_repeated_request_to_run_again_gets_its_first_answer(self, store: Store) -> None:
+        cluster = Cluster(store)
+        assert cluster.submit("r1")["ok"]
+        asked = {"request": "q1", "reservation": "r1", "id": "r2"}
+        answers = [accept(cluster.harness.ports, "rerun", asked, principal=SHOP) for _ in range(2)]
+        assert answers[0]["ok"]
+        assert answers[0] == answers[1]
+
+    @pytest.mark.parametrize(
+        ("principal", "name", "path"),
+        [
+            (None, "r1", "principal"),
+            (PLAIN, "r1", "reservation"),
+            (msgspec.structs.replace(SHOP, rights=()), "r1", "run"),
+            (msgspec.structs.replace(SHOP, accounts=()), "r1", "account"),
+            (OPERATOR, "r1", "run"),
+            (SHOP, "plain", "reservation"),
+            (SHOP, "unknown", "reservation"),
+        ],
+    )
+    def test_who_could_not_submit_a_command_may_not_submit_it_again(
+        self, principal: Principal | None, name: str, path: str
+    ) -> None:
+        cluster = Cluster()
+        assert cluster.submit("r1", account="build")["ok"]
+        assert cluster.ask(SHOP, "submit", id="plain", pool="lab")["ok"]
+        (error,) = cluster.ask(principal, "rerun", reservation=name, id="r2")["errors"]
+        assert error["path"] == path
+        assert not cluster.harness.store.find_reservations(ids=["r2"])
 
     def test_a_command_runs_only_in_pools_with_agents(self) -> None:
         cluster = Cluster()

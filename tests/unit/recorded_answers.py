@@ -112,6 +112,7 @@ RESERVATION: Final[dict[str, Any]] = {
 HOLDER: Final[dict[str, Any]] = {"reservation": "r1", "token": 3, "key": "a" * 40}
 FIELDS: Final[dict[str, Any]] = {
     **HOLDER,
+    "id": "r2",
     "component": "main",
     "reason": "over",
     "priority": 3,

@@ -179,6 +179,16 @@ class CoreClient(Commands, RuleRequests):
         answer, seen = await self._submit(with_id(document), timeout, has_row=True)
         return await self._describe(read_answer(answer), seen)
 
+    async def rerun(self, reservation: str, *, new_id: str | None = None, timeout: float | None = None) -> Reservation:
+        """Submit a new reservation that asks for the same as an earlier one and has the same command, and return it.
+        `new_id`: its id; None: a random one.
+
+        The sender needs the right `run`. Only the principal that submitted the earlier reservation and operators may
+        ask. Raise Refused for another sender and for a reservation without a command, NotAnswered or Unavailable.
+        """
+        answer = await self._ask("rerun", with_id({"reservation": reservation, "id": new_id}), timeout)
+        return await self._describe(answer, None)
+
     async def _submit(self, document: dict[str, Any], timeout: float | None, *, has_row: bool) -> Answered:
         (hidden,) = await self._use_keys(self._keys.hide, [document])
         seconds = self._timeout(timeout)

@@ -52,7 +52,7 @@ MOST_SLOTS: Final = 3
 """The most slots that the headline names."""
 SEARCH_SECONDS: Final = 10.0
 """Seconds to wait for the explanation of a worker."""
-VERBS: Final = ("cancel", "priority", "suspend", "resume")
+VERBS: Final = ("cancel", "priority", "suspend", "resume", "rerun")
 COMMAND_SECONDS: Final = 10.0
 """Seconds to wait for a worker to read the command of a reservation."""
 HIDDEN_COMMAND: Final = (
@@ -359,7 +359,9 @@ async def _carry_out_all(request: Request, documents: Iterable[Mapping[str, Any]
 
 
 async def change_reservation(request: Request) -> Response:
-    """Carry out one command about a reservation: cancel, suspend, resume, or a new priority."""
+    """Carry out one command about a reservation: cancel, suspend, resume, a new priority, or to run its
+    command again.
+    """
     verb = request.path_params["verb"]
     if verb not in VERBS:
         raise HTTPException(404, f"There is no command {verb[:80]}.")
@@ -378,6 +380,8 @@ async def _carry_out(request: Request) -> Response:
                 return await client.suspend(name, await _find_token(request, name))
             case "resume":
                 return await client.resume(name)
+            case "rerun":
+                return await client.rerun(name)
             case _:
                 return await client.priority(name, priority or 0.0)
 

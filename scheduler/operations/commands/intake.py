@@ -19,6 +19,7 @@ from scheduler.model.command_schemas import (
     HostDocument,
     PriorityDocument,
     RegisterDocument,
+    RerunDocument,
     ReservationDocument,
     ReservationReader,
     TakeDocument,
@@ -56,7 +57,7 @@ from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused
 from scheduler.operations.commands.reports import REPORT_COMMANDS, UnknownReservation
-from scheduler.operations.commands.runs import RUN_COMMANDS, describe_command
+from scheduler.operations.commands.runs import RUN_COMMANDS, copy_submission, describe_command
 from scheduler.operations.commands.slot_commands import HOST_COMMANDS, SLOT_COMMANDS
 from scheduler.operations.commands.submit import (
     Answer,
@@ -143,9 +144,23 @@ def accept(
     request = check_request(
         verb, document, operator=operator, principal=principal, host=host, trusts_unsigned=ports.is_own_stack
     )
+    if isinstance(request, Request) and request.verb == "rerun":
+        # The answer to the first copy of a request is found by its id, whatever became of the earlier reservation.
+        request = replace(
+            request, verb="submit", items=[_copy_submission(ports, each, principal) for each in request.items]
+        )
     answer = execute(ports, [request])[0] if isinstance(request, Request) else request
     count_results(ports.meter, principal, answer)
     return answer
+
+
+def _copy_submission(ports: Ports, item: Item, principal: Principal | None) -> Item:
+    if not isinstance(item, RerunDocument):
+        return item
+    try:
+        return copy_submission(ports, item, principal)
+    except CommandRefused as refusal:
+        return InvalidInputError([refusal.fault])
 
 
 def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> None:

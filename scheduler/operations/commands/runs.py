@@ -13,8 +13,21 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.command_schemas import ExecutionDocument, ExitedDocument, OutputDocument, TakeDocument
-from scheduler.model.principals import Principal, find_owner_fault, find_reader_fault
+from scheduler.model.command_schemas import (
+    ExecutionDocument,
+    ExitedDocument,
+    OutputDocument,
+    RerunDocument,
+    ReservationDocument,
+    TakeDocument,
+)
+from scheduler.model.principals import (
+    Principal,
+    find_account_fault,
+    find_owner_fault,
+    find_reader_fault,
+    find_run_fault,
+)
 from scheduler.model.reservations import (
     LIMIT,
     Lease,
@@ -27,6 +40,7 @@ from scheduler.model.reservations import (
 from scheduler.model.rules import Rules
 from scheduler.model.runs import Execution, Outcome, RunState, describe_outcome, is_success
 from scheduler.model.transitions import ENDED, HOLDING
+from scheduler.model.validation import InvalidInputError, read_document
 from scheduler.operations.commands.lease_commands import CommandRefused, give_back, renew_lease
 from scheduler.operations.commands.slot_commands import check_host, find_slot
 from scheduler.operations.ending_leases import (
@@ -309,16 +323,7 @@ def describe_run(ports: Ports, name: str, principal: Principal | None) -> dict[s
     reservation or an operator. The values of the environment are hidden. Raises CommandRefused for another sender and
     for a reservation without a command.
     """
-    unsigned = find_reader_fault(principal, trusts_unsigned=ports.is_own_stack)
-    if unsigned is not None:
-        raise CommandRefused.of(unsigned)
-    row = next(iter(ports.store.find_reservations(ids=[name])), None)
-    if (foreign := find_owner_fault(principal, name, row)) is not None:
-        raise CommandRefused.of(foreign)
-    text = None if row is None or row.run is None else ports.store.find_command(name)
-    if row is None or row.run is None or text is None:
-        raise CommandRefused("reservation", "a reservation with a command", name, "unknown")
-    command = json.loads(text)
+    row, command = _read_command(ports, name, principal)
     return {
         "reservation": name,
         "phase": row.phase,
@@ -327,6 +332,41 @@ def describe_run(ports: Ports, name: str, principal: Principal | None) -> dict[s
         "run": command | {"env": dict.fromkeys(command["env"], HIDDEN)},
         "executions": msgspec.to_builtins(ports.store.find_executions(name)),
     }
+
+
+def copy_submission(ports: Ports, document: RerunDocument, principal: Principal | None) -> ReservationDocument:
+    """Return the submission of a new reservation that asks for the same as an earlier one, with the same command. The
+    sender has to be able to read the earlier command, and needs the same rights as to submit it itself. Raises
+    CommandRefused.
+    """
+    row, command = _read_command(ports, document.reservation, principal)
+    forbidden = find_account_fault(principal, row.request.account)
+    forbidden = forbidden or find_run_fault(principal, trusts_unsigned=ports.is_own_stack)  # promise: right-to-run
+    if forbidden is not None:
+        raise CommandRefused.of(forbidden)
+    asked = msgspec.to_builtins(row.request)
+    fields = {name: value for name, value in asked.items() if value is not None}
+    try:
+        return read_document(
+            ReservationDocument, {**fields, "id": document.id, "priority": row.priority, "run": command}
+        )
+    except InvalidInputError as error:
+        # For example, limits of fields are lower than at the first submission.
+        raise CommandRefused.of(error.faults[0]) from None
+
+
+def _read_command(ports: Ports, name: str, principal: Principal | None) -> tuple[Reservation, dict[str, Any]]:
+    """Return a reservation and its command. Raises CommandRefused if the sender may not read it or there is none."""
+    unsigned = find_reader_fault(principal, trusts_unsigned=ports.is_own_stack)
+    if unsigned is not None:
+        raise CommandRefused.of(unsigned)
+    row = next(iter(ports.store.find_reservations(ids=[name])), None)
+    if (foreign := find_owner_fault(principal, name, row)) is not None:
+        raise CommandRefused.of(foreign)
+    text = None if row is None or row.run is None else ports.store.find_command(name)
+    if row is None or text is None:
+        raise CommandRefused("reservation", "a reservation with a command", name, "unknown")
+    return row, json.loads(text)
 
 
 HIDDEN: Final = "***"
