@@ -31,7 +31,8 @@ RULES = {
                 {"name": "m5.4xlarge", "market": "on-demand", "price": 0.768, "resources": {"cpus": 16}},
             ],
             "ec2": {"image": "ami-04681a1dbd79675a5"},
-        }
+        },
+        "hosts": {"system": "hosts-linux", "provider": "static"},
     },
     "budgets": {"all": {"per_hour": 0.01, "per_day": 500, "action": "warn"}},
     "accounts": {"ci": {"description": "Builds", "charge_rate": [0, 2], "balance": [0, 60]}},
@@ -82,7 +83,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             client.reserve(id="ended", system="x86_64-linux", resources={"cpus": 400})
             client.cancel("ended", reason="a long reason " * 12)
             run = {"argv": ["make", "a long argument " * 20], "env": {"TOKEN": "hidden"}, "cwd": "/srv"}
-            client.submit({"id": "command", "system": "x86_64-linux", "resources": {"cpus": 400}, "run": run})
+            client.submit({"id": "command", "pool": "hosts", "resources": {"cpus": 400}, "run": run})
         # No host of this stack runs commands.
         store = open_store(running.database_url)
         with store.transaction() as transaction:
