@@ -12,9 +12,12 @@ import pytest
 
 from scheduler.model.reservations import Request, Reservation
 from scheduler.model.runs import Execution
+from testbed.stack import ROOT
 from tests.chaos.commands import guard as chaos_guard
 from tests.chaos.commands import workload
+from tests.chaos.commands.agent import NOTES, OFF
 from tests.chaos.commands.checker import Blow, CommandEvidence, find_command_violations, find_unwatched, read_lines
+from tests.chaos.commands.switches import AGENT_SWITCHES
 
 
 def a_line(at: float, what: str = "beat", token: int = 1, **changes: Any) -> dict[str, Any]:
@@ -172,3 +175,12 @@ def test_the_guard_of_a_run_is_that_of_the_product_without_one_duty() -> None:
     assert command.find_timer() == 5.0
     chaos_guard.drop_duty(module, "deadline")
     assert module.Command({"id": "a", "argv": [], "env": {}, "folder": "/", "deadline": 5.0}).find_timer() is None
+
+
+@pytest.mark.parametrize("off", ["", *AGENT_SWITCHES])
+def test_the_agent_of_a_run_is_that_of_the_product(off: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), NOTES: str(tmp_path / "notes" / "lab-1.jsonl"), OFF: off}
+    command = [sys.executable, "-m", "tests.chaos.commands.agent", "host", "run", "--help"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Run the agent of this host" in done.stdout
