@@ -945,6 +945,20 @@ class Guard:
                 self._send({"event": "output", "id": each.id, "tail": output.tail, "bytes": output.bytes})
 
 
+def kill_descendants(root: int) -> int:
+    """Send SIGKILL to all processes below this one. Return how many there were."""
+    processes, killed = list_processes(), 0
+    for process in processes.values():
+        line, at = {process.pid}, process
+        while at.parent in processes and at.parent not in line and at.parent != root:
+            at = processes[at.parent]
+            line.add(at.pid)
+        if at.parent == root:
+            kill(process)
+            killed += 1
+    return killed
+
+
 def keep(guard: int) -> None:
     """Wait for the end of the guard, then kill the descendants of this process until none is left: the commands, if
     the guard was killed.
@@ -954,14 +968,7 @@ def keep(guard: int) -> None:
         os.waitpid(guard, 0)
         pause = PASS_SECONDS
         while True:
-            processes = list_processes()
-            for process in processes.values():
-                line, at = {process.pid}, process
-                while at.parent in processes and at.parent not in line and at.parent != me:
-                    at = processes[at.parent]
-                    line.add(at.pid)
-                if at.parent == me:
-                    kill(process)
+            kill_descendants(me)
             # Raises ChildProcessError if there is no child.
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass

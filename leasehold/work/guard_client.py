@@ -19,6 +19,8 @@ from leasehold.work import guard
 START_SECONDS: Final = 20.0
 """Time limit for the start of a guard, and for the end of what a killed one has left."""
 _PAUSE_SECONDS: Final = 0.05
+_PASSES: Final = 20
+"""Searches for processes of commands before a guard is killed. One that resists SIGKILL is left to the keeper."""
 _ANSWER_SECONDS: Final = 5.0
 _READ: Final = 65_536
 _LONGEST_PATH: Final = 100
@@ -241,11 +243,16 @@ class GuardClient:
         return [_decoder.decode(line) for line in lines]
 
     def kill_guard(self) -> None:
-        """Kill the guard, which does not answer. Its keeper then ends all of its commands."""
+        """Kill the guard, which does not answer, with all of its commands."""
         self.disconnect()
         with contextlib.suppress(OSError, ValueError):
             pid, started = map(int, (self._folder / guard.LOCK).read_text(encoding="utf-8").split())
             if (found := guard.find_process(pid)) and found.started == started:
+                # While the guard is there, orphans of its commands stay below it. Its keeper may be dead.
+                for _ in range(_PASSES):
+                    if not guard.kill_descendants(pid):
+                        break
+                    time.sleep(_PAUSE_SECONDS)
                 guard.kill(found)
 
     def wake(self) -> None:

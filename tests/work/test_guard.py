@@ -319,6 +319,18 @@ def test_a_killed_guard_takes_its_commands_with_it(host: GuardedHost, is_only_th
     assert host.reconnect() == {}
 
 
+@linux
+def test_a_stopped_guard_without_a_keeper_is_killed_with_all_that_its_commands_started(host: GuardedHost) -> None:
+    path = host.folder / "pid"
+    pid = host.run("c", make_daemon(path, "bare"))
+    daemon = await_pid(path)
+    os.kill(host.keeper, signal.SIGKILL)
+    os.kill(host.guard, signal.SIGSTOP)
+    host.client.kill_guard()
+    wait_for(lambda: not any(map(is_running, (host.guard, pid, daemon))), "the end of guard, command and daemon")
+    assert host.reconnect() == {}
+
+
 def test_a_guard_without_commands_ends_with_its_agent(host: GuardedHost) -> None:
     host.start("c", ["true"])
     host.await_end("c")

@@ -146,13 +146,13 @@ def _find_late(evidence: CommandEvidence, runs: Mapping[Lease, Sequence[Line]]) 
         if not terms:
             yield f"{_describe(lease)} began on {host}, whose agents got no answer for it"
             continue
+        late = {}
         for line in lines:
             deadline = max((end for sent_at, end in terms if sent_at <= line["at"]), default=0.0)
-            if line["at"] <= deadline + AFTER_SECONDS or _is_excused(line["at"], deadline, unwatched.get(host, ())):
-                continue
-            late = line["at"] - deadline
-            yield f"{_describe(lease)} ({line['role']} {line['pid']} on {host}) wrote {late:.1f} s after its deadline"
-            break
+            if line["at"] > deadline + AFTER_SECONDS and not _is_excused(line["at"], deadline, unwatched.get(host, ())):
+                late[line["role"], line["pid"]] = line["at"] - deadline
+        for (role, pid), seconds in late.items():
+            yield f"{_describe(lease)} ({role} {pid} on {host}) wrote {seconds:.1f} s after its deadline"
 
 
 def _is_term_of(note: Line, lease: Lease) -> bool:
