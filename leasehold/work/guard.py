@@ -48,6 +48,8 @@ AFTER_SECONDS: Final = 20.0
 """Longest time for the program that is run after a command, in seconds."""
 LEFT_SECONDS: Final = 10.0
 """Seconds after which the end of a command is reported although processes of it resist SIGKILL."""
+_MOST_ENDED: Final = 10_000
+"""Ended commands that are remembered for orphans of running ones."""
 _READ: Final = 65_536
 _FOREVER: Final = float("inf")
 _MOST_LINE: Final = 4 * 1024 * 1024
@@ -62,6 +64,8 @@ _SEES_PROCESSES: Final = os.path.exists(f"{_PROC}/self/stat")
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _FAILED: Final = 127
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+"""Kernel ticks a second."""
 _DEFAULT: Final = ("SIGPIPE", "SIGXFSZ", "SIGXFZ", "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGCHLD")
 
 
@@ -452,6 +456,18 @@ class Kinship:
         self._owners: dict[tuple[int, int], str] = {}
         """The owner of each process at the last search, by id and start time: an orphan keeps its owner."""
         self._me = os.getpid()
+        self._ended: list[tuple[int, int]] = []
+        """When each command that has ended had begun and ended, in kernel ticks since boot; for those of which an
+        orphan of a running command may be as well.
+        """
+
+    def note_end(self, command: Command, running: Iterable[Command]) -> None:
+        """Take a command that has ended. `running`: the other commands."""
+        first = min((each.begun for each in running if each.begun is not None), default=None)
+        if command.begun is not None and first is not None:
+            # A process that began before all running commands is an orphan of none of them.
+            self._ended = [each for each in self._ended[-_MOST_ENDED:] if each[1] >= first]
+            self._ended.append((command.begun, int(read_boot_clock() * _TICKS) + 1))
 
     def list_children(self) -> list[int] | None:
         """Return the ids of the children of this process, with zombies; None if the system does not list them."""
@@ -507,9 +523,10 @@ class Kinship:
             return found
         if not self._adopts:
             return None
-        # It may have changed its environment: it belongs to the only command that began before it.
+        # It may have changed its environment: it belongs to the only command that ran when it began.
         older = [each for each in commands if each.begun is not None and each.begun <= top.started]
-        return older[0] if len(older) == 1 else None
+        is_of_ended = any(begun <= top.started <= ended for begun, ended in self._ended)
+        return older[0] if len(older) == 1 and not is_of_ended else None
 
     @staticmethod
     def _find_by_tag(line: Iterable[Process], commands: Sequence[Command]) -> Command | None:
@@ -924,6 +941,7 @@ class Guard:
             with contextlib.suppress(OSError):
                 # The one above was made for it too.
                 os.rmdir(os.path.dirname(command.cgroup))
+        self._kinship.note_end(command, [each for each in self._commands.values() if not each.is_over])
         output = command.output
         command.outcome = {**event, "tail": output.tail, "bytes": output.bytes, "dropped": output.dropped}
         # An agent that starts after the end of this process reads the outcome from the file.

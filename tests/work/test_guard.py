@@ -266,6 +266,19 @@ def test_a_daemon_that_could_be_of_several_commands_is_killed(host: GuardedHost)
     host.await_that(lambda: not is_running(daemon), "the end of the daemon")
 
 
+@linux
+def test_a_daemon_of_an_ended_command_does_not_become_one_of_another(host: GuardedHost) -> None:
+    """The only running command that began before the daemon is not the only one of which it can be."""
+    host.run("a", ENDLESS)
+    for name in "bcde":
+        # One of them begins soon after a search, so that the next search comes after its end.
+        host.start(name, make_daemon(host.folder / f"pid-{name}", "bare", 0.3))
+        host.await_end(name)
+    daemons = [await_pid(host.folder / f"pid-{name}") for name in "bcde"]
+    host.await_that(lambda: not any(map(is_running, daemons)), "the end of the daemons")
+    assert host.reconnect()["a"].outcome is None
+
+
 def _is_adopted(pid: int, guard_pid: int) -> bool:
     found = guard.find_process(pid)
     return found is not None and found.parent == guard_pid
