@@ -114,7 +114,7 @@ def _find_lost(evidence: CommandEvidence, runs: Mapping[Lease, Sequence[Line]]) 
         mains = [line for line in runs.get(lease, ()) if line["role"] == "main"]
         if each.why == "exited" and each.exit_code not in [line["code"] for line in mains if line["what"] == "end"]:
             yield f"{_describe(lease)} has the outcome exit {each.exit_code}, and did not exit with that"
-        elif each.why == "signal" and not _was_hit(evidence, {line["pid"] for line in mains}):
+        elif each.why == "signal" and not _was_hit(evidence, each, {line["pid"] for line in mains}):
             yield f"{_describe(lease)} has the outcome signal {each.signal}, and no fault sent it one"
         elif each.why in {"not_started", "out_of_memory", "limit"}:
             yield f"{_describe(lease)} has the outcome {each.why}: {each.error}"
@@ -125,8 +125,15 @@ def _has_ended_well(row: Reservation, executions: Iterable[Execution]) -> bool:
     return bool(own) and all((each.why, each.exit_code) == ("exited", 0) for each in own)
 
 
-def _was_hit(evidence: CommandEvidence, pids: set[int]) -> bool:
-    return any(each.part == "command" and each.how == "kill" and each.pid in pids for each in evidence.blows)
+def _was_hit(evidence: CommandEvidence, execution: Execution, pids: set[int]) -> bool:
+    """Return whether a fault killed this command. One without a line was killed before it could write any."""
+    kills = [each for each in evidence.blows if (each.part, each.how) == ("command", "kill")]
+    if pids:
+        return any(each.pid in pids for each in kills)
+    known = {line["pid"] for line in evidence.lines}
+    return any(
+        evidence.machines.get(each.host, each.host) == execution.machine and each.pid not in known for each in kills
+    )
 
 
 def _find_repeated(runs: Mapping[Lease, Sequence[Line]]) -> Iterator[str]:

@@ -117,6 +117,10 @@ def test_a_killed_command_ends_by_a_signal() -> None:
     execution = an_execution(why="signal", signal=9, exit_code=None)
     evidence = replace(GOOD, lines=RUN[:-1], executions=[execution], rows={"c1": a_row("failed")})
     assert find_command_violations(replace(evidence, blows=[Blow("lab-1", "command", "kill", 14, pid=1)])) == []
+    # It was killed before it wrote a line.
+    silent = replace(evidence, lines=[], blows=[Blow("lab-1", "command", "kill", 14, pid=5)])
+    assert find_command_violations(silent) == []
+    assert find_command_violations(replace(silent, blows=[Blow("lab-2", "command", "kill", 14, pid=5)])) != []
 
 
 @pytest.mark.parametrize(
