@@ -1,39 +1,35 @@
-"""Measure the guard of a host's commands: `python -m bench.commands [--count 50] [--seconds 20]`.
+"""Measure commands on leases: `python -m bench.commands [FIGURE...] [--count 50] [--seconds 20]`.
 
-It prints (1) the time from the start of a command to its first line of output, which arrives in a named pipe, by the
-guard and by `subprocess`; (2) memory (PSS) and CPU time of the guard and its keeper while commands run; (3) the rate at
-which one command's output is kept.
+`submit`: the time from the submission of a command to its first line of output, which arrives in a named pipe, on a
+stack with one ready host, and that of `subprocess`, in turns. Must reach: p50 30 ms above `subprocess`.
+`rate`: 200 short commands on 20 hosts. Must reach: 60 a second.
+`agent`: memory (PSS) and CPU time of an agent, its guard and its keeper with 50 quiet commands. Must reach: an agent
+with 40 MiB and 1 % of a core.
+`guard`: without a stack: (1) the time from the start of a command to its first line of output, by the guard and by
+`subprocess`; (2) memory and CPU time of the guard and its keeper while commands run; (3) the rate at which a command's
+output is kept.
+`dask`: 50 Dask workers without nannies on leases, and the same by hand. It needs `distributed`: run it by
+`build/integrations/bin/python` after `make integrations`. Must reach: 1.5 times the time by hand.
 """
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Final
 from uuid import uuid4
 
+from bench import _commands_on_leases as on_leases
+from bench._commands_on_leases import open_fifo, read_cpu, read_pss, show_times, time_by_hand, time_line
 from leasehold.work import guard
 from leasehold.work.guard_client import Exited, GuardClient
 from testbed.processes import wait_for
 
 QUIET: Final = ("sleep", "1000")
-
-
-def read_pss(pid: int) -> float:
-    """Return the memory of a process in MiB; pages that several processes share count in part."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
-def read_cpu(pid: int) -> float:
-    """Return the CPU seconds of a process so far."""
-    words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Bench:
@@ -67,28 +63,17 @@ class Bench:
         self.client.close()
 
 
-def measure_starts(start: Callable[[], float], count: int) -> str:
-    times = [start() * 1000 for _ in range(count)]
-    return f"median {median(times):.1f} ms, 95 % {quantiles(times, n=20)[-1]:.1f} ms"
-
-
-def start_by_guard(bench: Bench, fifo: Path) -> float:
-    begin = time.perf_counter()
-    name = bench.start(["sh", "-c", f"echo x > {fifo}"])
-    with fifo.open(encoding="utf-8") as reader:
-        reader.readline()
-    took = time.perf_counter() - begin
-    bench.await_end(name)
-    bench.client.send({"do": "ack", "id": name})
-    return took
-
-
-def start_by_hand(fifo: Path) -> float:
-    begin = time.perf_counter()
-    with subprocess.Popen(["/bin/sh", "-c", f"echo x > {fifo}"], start_new_session=True):
-        with fifo.open(encoding="utf-8") as reader:
-            reader.readline()
-        return time.perf_counter() - begin
+def measure_starts(bench: Bench, count: int) -> list[str]:
+    """Return the time from the start of a command to its first line, by the guard and by `subprocess`, in turns."""
+    ours, by_hand = [], []
+    with open_fifo() as fifo:
+        for _ in range(count):
+            names: list[str] = []
+            ours.append(time_line(lambda argv: names.append(bench.start(argv)), fifo))  # noqa: B023 - called at once
+            bench.await_end(names[0])
+            bench.client.send({"do": "ack", "id": names[0]})
+            by_hand.append(time_by_hand(fifo))
+    return [f"start by the guard: {show_times(ours)}", f"start by subprocess: {show_times(by_hand)}"]
 
 
 def measure_load(bench: Bench, argv: Sequence[str], count: int, seconds: float) -> str:
@@ -124,29 +109,62 @@ def measure_rate(bench: Bench, mib: int) -> str:
     return f"{mib / (time.monotonic() - begin):.0f} MiB/s, {kept:.1f} MiB kept, guard {read_pss(bench.guard):.1f} MiB"
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--starts", type=int, default=100)
-    parser.add_argument("--mib", type=int, default=2048)
-    options = parser.parse_args()
-    print(f"{sys.version.split()[0]}, {os.cpu_count()} cores")
+def measure_guard(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the figures of a guard without a stack."""
     with tempfile.TemporaryDirectory(prefix="bench-commands-") as name:
-        bench, fifo = Bench(Path(name)), Path(name) / "fifo"
-        os.mkfifo(fifo)
+        bench = Bench(Path(name))
         try:
-            print(f"start by the guard: {measure_starts(lambda: start_by_guard(bench, fifo), options.starts)}")
-            print(f"start by subprocess: {measure_starts(lambda: start_by_hand(fifo), options.starts)}")
-            print(f"no command: {measure_load(bench, QUIET, 0, options.seconds)}")
-            print(f"{options.count} quiet commands: {measure_load(bench, QUIET, options.count, options.seconds)}")
+            yield from measure_starts(bench, options.starts)
+            yield f"no command: {measure_load(bench, QUIET, 0, options.seconds)}"
+            yield f"{options.count} quiet commands: {measure_load(bench, QUIET, options.count, options.seconds)}"
             chatty = ["sh", "-c", "while true; do echo a line of output; sleep 1; done"]
             found = measure_load(bench, chatty, options.count, options.seconds)
-            print(f"{options.count} commands with a line a second: {found}")
-            print(f"output of {options.mib} MiB: {measure_rate(bench, options.mib)}")
+            yield f"{options.count} commands with a line a second: {found}"
+            yield f"output of {options.mib} MiB: {measure_rate(bench, options.mib)}"
         finally:
             bench.close()
+
+
+def measure_dask(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the figures of Dask workers, if Dask is installed."""
+    if find_spec("distributed") is None:
+        yield "not measured: `distributed` is not installed"
+        return
+    from bench._dask_workers import measure_workers  # noqa: PLC0415 - as above
+
+    yield measure_workers(options.hosts, options.count, options.rounds)
+
+
+FIGURES: Final[Mapping[str, Callable[[argparse.Namespace], Iterable[str]]]] = {
+    "submit": lambda options: [on_leases.measure_submits(options.starts)],
+    "rate": lambda options: [on_leases.measure_rate(options.hosts, options.short, options.at_once, options.rounds)],
+    "agent": lambda options: on_leases.measure_agent(options.count, options.seconds),
+    "guard": measure_guard,
+    "dask": measure_dask,
+}
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.commands", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("figures", nargs="*", metavar="FIGURE", help=f"{', '.join(FIGURES)}; default: all")
+    parser.add_argument("--count", type=int, default=50, help="quiet commands, or workers; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measured load; default: %(default)s")
+    parser.add_argument("--starts", type=int, default=50, help="commands one after the other; default: %(default)s")
+    parser.add_argument("--hosts", type=int, default=20, help="default: %(default)s")
+    parser.add_argument("--short", type=int, default=200, help="short commands in a round; default: %(default)s")
+    parser.add_argument("--at-once", type=int, default=10, help="leases of a host; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--mib", type=int, default=2048, help="output of one command; default: %(default)s")
+    options = parser.parse_args()
+    if unknown := set(options.figures) - set(FIGURES):
+        parser.error(f"unknown figures: {', '.join(sorted(unknown))}")
+    print(f"{sys.version.split()[0]}, {os.cpu_count()} cores, {os.getloadavg()[0]:.1f} processes ready to run")
+    for name in options.figures or FIGURES:
+        for line in FIGURES[name](options):
+            print(f"{name}: {line}", flush=True)
 
 
 if __name__ == "__main__":
