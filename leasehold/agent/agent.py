@@ -301,12 +301,12 @@ class HostAgent:
         if self._runner is not None:
             commands = [each for each in host.leases if each.has_command]
             self._runner.look([_read_lease(each, host) for each in commands], asked_at)
+        if self._enforcer is not None:
+            self._enforcer.enforce(list(self._held.values()))
         return host
 
     def _compare(self, host: Host) -> None:
-        """Report each lease of the slot that began, changed or ended since the last read, and limit the cores of the
-        present leases.
-        """
+        """Report each lease of the slot that began, changed or ended since the last read."""
         present = {(each.reservation, each.component, each.token): each for each in host.leases}
         for key, lease in self._held.items():
             if key not in present:
@@ -315,11 +315,6 @@ class HostAgent:
             if self._held.get(key) != lease:
                 self._report({"event": _name_change(self._held.get(key), lease), **msgspec.to_builtins(lease)})
         self._held = present
-        self._enforce(is_thorough=True)
-
-    def _enforce(self, *, is_thorough: bool = False) -> None:
-        if self._enforcer is not None:
-            self._enforcer.enforce(list(self._held.values()), is_thorough=is_thorough)
 
     def _wait(self, hints: Hints, seconds: float) -> None:
         """Wait until the first of three things happens: a hint reports a change of the slot, `seconds` have passed, or
@@ -333,7 +328,8 @@ class HostAgent:
                 return
             if self._heart.take_return():
                 until = min(until, time.monotonic() + min(RETURN_SECONDS, seconds) * random.random())  # noqa: S311
-            self._enforce()
+            if self._enforcer is not None:
+                self._enforcer.watch(list(self._held.values()))
 
 
 def _name_change(known: Hosted | None, lease: Hosted) -> str:

@@ -14,7 +14,7 @@ from math import ceil, floor
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from leasehold.agent.processes import list_threads, list_tree, read_notes
+from leasehold.agent.processes import list_children, list_threads, list_tree, read_notes
 from leasehold.client.models import Hosted
 from leasehold.process_identity import PROC
 
@@ -143,6 +143,10 @@ def _write(path: Path, text: str) -> None:
 
 UNKNOWN_SECONDS: Final = 10.0
 """Seconds after which the agent reports a lease as unlimited because none of its processes is known."""
+LOOK_SECONDS: Final = 5.0
+"""Seconds after which all limits are applied again, because a process that was started during a change may have none,
+and ended processes are noticed.
+"""
 Key = tuple[str, str, int]
 """Identity of a lease: (reservation, component, fencing token)."""
 
@@ -167,12 +171,28 @@ class Enforcer:
         """Lease -> the limit that was applied, as (1) the known processes of the lease, (2) its number of cores, (3)
         the sum of the cores of the leases before it, which decides which cores the lease gets.
         """
+        self._stamp: int | None = None
+        """The time of the last change of `folder` before the last look at its notes."""
+        self._look_at = 0.0
         self._seen: dict[Key, float] = {}
         self._reported: dict[Key, object] = {}
 
     def start(self) -> None:
         """Report in which way this host limits the cores of leases: the name of `limits`, or "nothing"."""
         self._report({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
+
+    def watch(self, held: Sequence[Hosted]) -> None:
+        """Limit the leases `held` for which there is a new note; all of them, if that was not done for LOOK_SECONDS."""
+        # speed: the agent calls this twice a second, and each command of a lease has a note.
+        is_due = self._clock() >= self._look_at
+        if is_due or self._read_stamp() != self._stamp:
+            self.enforce(held, is_thorough=is_due)
+
+    def _read_stamp(self) -> int | None:
+        try:
+            return self._folder.stat().st_mtime_ns
+        except OSError:
+            return None
 
     def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
         """Limit the leases `held` that are new or whose number of cores changed, and remove the limits of leases that
@@ -181,7 +201,11 @@ class Enforcer:
         `is_thorough`: apply the limit of every lease again, because a process that was started during an earlier change
         may have no limit.
         """
+        self._stamp = self._read_stamp()
+        if is_thorough:
+            self._look_at = self._clock() + LOOK_SECONDS
         notes, before = read_notes(self._folder), 0.0
+        children: Mapping[int, Sequence[int]] | None = None
         present = {(each.reservation, each.component, each.token): each for each in held if each.cores is not None}
         for key in [key for key in self._applied if key not in present]:
             self._lift(key)
@@ -194,7 +218,8 @@ class Enforcer:
                     why = "no process of this lease is known here: start its processes with `leasehold host exec`"
                     self._report_once(key, "unlimited", why=why)
             elif is_thorough or self._applied.get(key) != wanted:
-                self._apply(key, *wanted)
+                children = list_children() if children is None else children
+                self._apply(key, *wanted, children)
         self._seen = {key: at for key, at in self._seen.items() if key in present}
         self._reported = {key: last for key, last in self._reported.items() if key in present}
 
@@ -203,12 +228,14 @@ class Enforcer:
         for key in list(self._applied):
             self._lift(key)
 
-    def _apply(self, key: Key, roots: tuple[int, ...], cores: float, before: float) -> None:
+    def _apply(
+        self, key: Key, roots: tuple[int, ...], cores: float, before: float, children: Mapping[int, Sequence[int]]
+    ) -> None:
         if self._limits is None:
             self._report_once(key, "unlimited", why="this system has neither cgroups nor affinity")
             return
         try:
-            self._limits.apply(_name(key), list_tree(roots), cores, before)
+            self._limits.apply(_name(key), list_tree(roots, children), cores, before)
         except OSError as error:
             self._report_once(key, "unlimited", why=f"the system refused the limit by {self._limits.name}: {error}")
             return

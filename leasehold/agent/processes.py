@@ -4,17 +4,14 @@ A note identifies a process by its id and start time, so that a later process wi
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 from uuid import uuid4
 
 import msgspec
 
-from leasehold.process_identity import PROC, find_start, read_stat
-
-_PARENT: Final = 1
-"""Index of the parent's id among the fields of /proc/PID/stat that follow the name in parentheses, from 0."""
+from leasehold.process_identity import PROC, find_start
+from leasehold.work.guard import list_processes
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -74,11 +71,17 @@ def _is_alive(note: Note) -> bool:
     return True
 
 
-def list_tree(pids: Iterable[int]) -> list[int]:
+def list_children() -> dict[int, list[int]]:
+    """Return the children of each process of this machine by its id; {} on a system without /proc."""
     children: dict[int, list[int]] = {}
-    for each in PROC.glob("[0-9]*"):
-        if fields := read_stat(int(each.name)):
-            children.setdefault(int(fields[_PARENT]), []).append(int(each.name))
+    for process in list_processes().values():
+        children.setdefault(process.parent, []).append(process.pid)
+    return children
+
+
+def list_tree(pids: Iterable[int], children: Mapping[int, Sequence[int]] | None = None) -> list[int]:
+    """Return these processes with all that descend from them. `children`: as of `list_children`; None: those of now."""
+    children = list_children() if children is None else children
     found = list(dict.fromkeys(pids))
     for pid in found:
         found += [child for child in children.get(pid, ()) if child not in found]

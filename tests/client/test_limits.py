@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.agent.enforcer import UNKNOWN_SECONDS, Affinity, Cgroups, Enforcer, find_limits
+from leasehold.agent.enforcer import LOOK_SECONDS, UNKNOWN_SECONDS, Affinity, Cgroups, Enforcer, find_limits
 from leasehold.agent.processes import list_tree, read_notes, write_note
 from leasehold.client.models import Hosted
 from leasehold.process_identity import find_start
@@ -187,6 +187,27 @@ def test_a_thorough_run_applies_all_limits_again(tmp_path: Path, family: int) ->
     for _ in range(2):
         made.enforcer.enforce([a_hosted("r1", 2.0)], is_thorough=True)
     assert (len(made.limits.calls), made.events()) == (2, [("limited", "r1", 2.0)])
+
+
+def test_a_watched_lease_is_limited_when_its_process_has_a_note(tmp_path: Path, family: int) -> None:
+    made, leases = Enforced(tmp_path), [a_hosted("r1", 2.0)]
+    made.enforcer.enforce(leases)
+    write_note(tmp_path, "r1", "main", family)
+    made.enforcer.watch(leases)
+    assert made.limits.calls == [("r1/main/1", 2, 2.0, 0.0)]
+
+
+def test_a_watch_reads_notes_again_after_a_change_of_their_folder_or_some_seconds(tmp_path: Path, family: int) -> None:
+    folder = tmp_path / "notes"
+    note, other = write_note(folder, "r1", "main", family), write_note(tmp_path / "other", "r1", "main", os.getpid())
+    made, leases = Enforced(folder), [a_hosted("r1", 2.0)]
+    made.enforcer.watch(leases)
+    note.write_bytes(other.read_bytes())
+    made.enforcer.watch(leases)
+    assert len(made.limits.calls) == 1
+    made.now += LOOK_SECONDS
+    made.enforcer.watch(leases)
+    assert len(made.limits.calls) == 2
 
 
 def test_a_failure_to_limit_is_reported_once_and_retried(tmp_path: Path, family: int) -> None:
