@@ -475,6 +475,19 @@ class Kinship:
         words = _read(path).split()
         return [int(word) for word in words] if words or os.path.exists(path) else None
 
+    def has_orphans(self, commands: Sequence[Command]) -> bool:
+        """Return whether a child of this process, or a zombie of one, is no main process of these commands; True if
+        that is not known.
+
+        When a main process has ended, the first processes that are left of its command are children of this process.
+        The list of them is complete, because only this process, which has one thread, removes children from it.
+        """
+        children = self.list_children() if self._adopts else None
+        if children is None:
+            return True
+        known = {each.pid for each in commands if not each.is_reaped} | {each.after_pid for each in commands}
+        return not known.issuperset(children)
+
     def search(self, commands: Sequence[Command]) -> tuple[dict[str, list[Process]], list[Process]]:
         """Return (1) the processes of each command by its id, and (2) the strays: descendants of this process that
         belong to none of the commands.
@@ -862,9 +875,11 @@ class Guard:
 
     def _finish(self, due: Sequence[Command], now: float) -> None:
         """Kill what is left of ending commands. If nothing is left of one, report its end."""
-        members, _ = self._search()
+        # speed: mostly nothing is left, and a search reads all processes of the machine.
+        is_quick = all(each.status is not None for each in due) and not self._kinship.has_orphans(self._list_running())
+        members = {} if is_quick else self._search()[0]
         for command in due:
-            left = members[command.id]
+            left = members.get(command.id, [])
             is_populated = command.cgroup is not None and kill_cgroup(command.cgroup)
             if not _SEES_PROCESSES:
                 is_populated = kill_group(command.pid)
@@ -899,7 +914,10 @@ class Guard:
             return True
 
     def _search(self) -> tuple[dict[str, list[Process]], list[Process]]:
-        return self._kinship.search([each for each in self._commands.values() if not each.is_over])
+        return self._kinship.search(self._list_running())
+
+    def _list_running(self) -> list[Command]:
+        return [each for each in self._commands.values() if not each.is_over]
 
     def _reap(self, command: Command, left: int) -> None:
         if not command.is_reaped:
