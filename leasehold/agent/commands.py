@@ -7,9 +7,8 @@ import msgspec
 from typing_extensions import override
 
 from leasehold.client.client import Client
-from leasehold.client.core import hosts as client_hosts
 from leasehold.client.credentials import Credentials
-from leasehold.errors import Refused
+from leasehold.errors import Refused, read_faults
 from leasehold.work.command import HostIdentity, Signer
 from leasehold.work.ports import CommandsPort, LeaseKey, Outcome, Printed, Renewed, Taken
 
@@ -32,37 +31,39 @@ class HostCommands(CommandsPort):
     def __init__(self, client: Client, host: HostIdentity) -> None:
         self._client, self._host = client, host
 
-    def _name(self, key: LeaseKey) -> dict[str, Any]:
-        lease = {"reservation": key.reservation, "component": key.component, "token": key.token}
-        return {"slot": self._host.slot, "machine": self._host.machine, "run": self._host.run, **lease}
+    def _ask(self, verb: str, fields: Mapping[LeaseKey, Mapping[str, Any]]) -> dict[LeaseKey, dict[str, Any] | Refused]:
+        """Send one request about these leases, with fields for each. Return the answer for each, or its refusal."""
+        host, items = self._host, []
+        for key, more in fields.items():
+            given = {name: value for name, value in more.items() if value is not None}
+            items.append({"slot": host.slot, "machine": host.machine, "run": host.run, **key._asdict(), **given})
+        answer = self._client.ask(verb, {"items": items}, timeout=ASK_SECONDS)
+        if "results" not in answer:
+            raise Refused(read_faults(answer.get("errors", [])))
+        return {
+            key: each if each["ok"] else Refused(read_faults({**fault, "index": 0} for fault in each.get("errors", ())))
+            for key, each in zip(fields, answer["results"], strict=True)
+        }
 
     @override
-    def take(self, key: LeaseKey, nonce: str) -> Taken:
-        found = self._client.hosts.take(**self._name(key), nonce=nonce, timeout=ASK_SECONDS)
-        return Taken(found.command, found.signature)
+    def take(self, nonces: Mapping[LeaseKey, str]) -> Mapping[LeaseKey, Taken | Refused]:
+        answers = self._ask("take", {key: {"nonce": nonce} for key, nonce in nonces.items()})
+        return {
+            key: each if isinstance(each, Refused) else Taken(each["command"], each["signature"])
+            for key, each in answers.items()
+        }
 
     @override
-    def started(self, key: LeaseKey) -> None:
-        self._client.hosts.started(**self._name(key), timeout=ASK_SECONDS)
+    def started(self, keys: Sequence[LeaseKey]) -> Mapping[LeaseKey, Refused]:
+        return _list_refused(self._ask("started", {key: {} for key in keys}))
 
     @override
     def output(self, reports: Sequence[Printed]) -> None:
-        printed: list[client_hosts.Printed] = [
-            {
-                "reservation": each.key.reservation,
-                "component": each.key.component,
-                "token": each.key.token,
-                "tail": each.tail,
-                "bytes": each.bytes,
-            }
-            for each in reports
-        ]
-        host = self._host
-        self._client.hosts.output(host.slot, host.machine, run=host.run, reports=printed, timeout=ASK_SECONDS)
+        self._ask("output", {each.key: {"tail": each.tail, "bytes": each.bytes} for each in reports})
 
     @override
-    def exited(self, key: LeaseKey, outcome: Outcome) -> None:
-        self._client.hosts.exited(**self._name(key), **msgspec.structs.asdict(outcome), timeout=ASK_SECONDS)
+    def exited(self, outcomes: Mapping[LeaseKey, Outcome]) -> Mapping[LeaseKey, Refused]:
+        return _list_refused(self._ask("exited", {key: msgspec.structs.asdict(each) for key, each in outcomes.items()}))
 
     @override
     def renew(self, keys: Sequence[LeaseKey]) -> Mapping[LeaseKey, Renewed | Refused]:
@@ -78,3 +79,7 @@ class HostCommands(CommandsPort):
     @override
     def now(self) -> float:
         return self._client.now()
+
+
+def _list_refused(answers: Mapping[LeaseKey, object]) -> dict[LeaseKey, Refused]:
+    return {key: each for key, each in answers.items() if isinstance(each, Refused)}

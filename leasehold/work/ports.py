@@ -55,21 +55,21 @@ class Renewed(NamedTuple):
 
 
 class CommandsPort(Protocol):
-    """The requests of one run of a host's agent. They raise Refused, NotAnswered and Unavailable. All may be
-    repeated.
+    """The requests of one run of a host's agent, each about several leases. They raise NotAnswered and Unavailable, and
+    Refused if a request is refused as a whole. All may be repeated. Several threads may send them at the same time.
     """
 
-    def take(self, key: LeaseKey, nonce: str) -> Taken:
-        """Ask for the command of a lease. `nonce`: a random text for this request alone."""
+    def take(self, nonces: Mapping[LeaseKey, str]) -> Mapping[LeaseKey, Taken | Refused]:
+        """Ask for the commands of leases. `nonces`: by lease, a random text for this request alone."""
 
-    def started(self, key: LeaseKey) -> None:
-        """Report that the command of a lease runs."""
+    def started(self, keys: Sequence[LeaseKey]) -> Mapping[LeaseKey, Refused]:
+        """Report that the commands of leases run. Return the refusals."""
 
     def output(self, reports: Sequence[Printed]) -> None:
         """Report the output of running commands. A refused report is dropped."""
 
-    def exited(self, key: LeaseKey, outcome: Outcome) -> None:
-        """Report how the command of a lease ended."""
+    def exited(self, outcomes: Mapping[LeaseKey, Outcome]) -> Mapping[LeaseKey, Refused]:
+        """Report how the commands of leases ended. Return the refusals."""
 
     def renew(self, keys: Sequence[LeaseKey]) -> Mapping[LeaseKey, Renewed | Refused]:
         """Renew leases. A lease without an answer is missing in the result."""

@@ -1,8 +1,8 @@
 """The runner: it runs the commands of the leases on one host, and reports what becomes of them.
 
-One thread serves the guard: it starts, stops and kills commands, and moves their deadlines. Another one sends the
-requests to the scheduler, so that no deadline waits for an answer. Both work on the jobs, one for each lease that has a
-command.
+One thread serves the guard: it starts, stops and kills commands, and moves their deadlines. Others send the requests to
+the scheduler, so that no deadline waits for an answer: one renews the leases, and REPORTERS send the rest, so that a
+slow answer about one lease delays no other one. All work on the jobs, one for each lease that has a command.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ from leasehold.work.guard_client import (
     Started,
     UnknownCommand,
 )
-from leasehold.work.ports import CommandsPort, LeaseKey, Outcome, Renewed, Why
+from leasehold.work.ports import CommandsPort, LeaseKey, Outcome, Renewed, Taken, Why
 from leasehold.work.ports import Printed as PrintedReport
 from leasehold.work.records import NOTICE, PEERS, Record, Records, make_lease_id
 from leasehold.work.remains import end_remains
@@ -59,6 +59,14 @@ AFTER_FENCE_SECONDS: Final = 1.0
 """Seconds after a deadline at which the agent ends a command that the guard has not ended."""
 NOTICE_MARGIN_SECONDS: Final = 1.0
 """Seconds before the end of a notice at which a command is killed."""
+START_SECONDS: Final = 0.1
+"""Seconds after which a start is reported. A command that has ended by then needs no such report, and starts that
+follow each other share one.
+"""
+REPORTERS: Final = 4
+"""Threads that send requests other than renewals."""
+BATCH: Final = 50
+"""The most leases of one request."""
 RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 30.0
 UNKNOWN_LOSS_SECONDS: Final = 300.0
@@ -97,7 +105,8 @@ class Job:
     term: Term = field(default_factory=Term)
     fence: float | None = None
     renewal_at: float | None = None
-    is_to_report_start: bool = False
+    report_start_at: float | None = None
+    """When the start is to be reported; None: not, or not any more."""
     printed: tuple[str, int] | None = None
     """Output that is to be reported: its end, and the number of bytes."""
     revoke_by: float | None = None
@@ -115,6 +124,12 @@ class Job:
     outcome: Outcome | None = None
     retry: Backoff = field(default_factory=lambda: Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS))
     retry_at: float = 0.0
+    is_asked: bool = False
+    """Whether a request about the job is under way."""
+    is_alone: bool = False
+    """Whether the last request about the job and others got no answer. It may be the reason: the next one is about it
+    alone.
+    """
     done_at: float = 0.0
     is_of_other_run: bool = False
     """Whether the command was started during an earlier run of the agent."""
@@ -146,20 +161,22 @@ class Runner:
         self._cgroup, self._note_start, self._clock = cgroup, note_start, clock
         self._devices = devices or Devices()
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed, self._due, self._renewable = (threading.Condition(self._lock) for _ in range(3))
+        """Whether a command has ended for the scheduler, a report is due, or a lease has a command to renew it for."""
         self._jobs: dict[LeaseKey, Job] = {}
         self._reported: set[tuple[LeaseKey, str]] = set()
         self._is_closed = False
         self._ping, self._pinged_at, self._answered_at = 0, 0.0, 0.0
         self._connect_at, self._connect_retry = 0.0, Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
-        self._output_at = 0.0
+        self._output_at, self._is_printing = 0.0, False
         self._begun_at = clock()
         self._error: Exception | None = None
         self._stored: dict[LeaseKey, Record] = {}
         """Records of an earlier agent whose commands were not started."""
+        self._turn_to_wait = threading.Lock()
         self._threads = [
             threading.Thread(target=self._run, args=(each,), name="leasehold-work", daemon=True)
-            for each in (self._serve_guard, self._send_requests)
+            for each in (self._serve_guard, self._send_renewals, *[self._send_reports] * REPORTERS)
         ]
 
     def start(self) -> None:
@@ -175,7 +192,7 @@ class Runner:
             job.outcome, job.state = record.outcome, "running"
             if record.outcome is None:
                 # It may have been reported already; then the report changes nothing.
-                job.is_to_report_start, job.renewal_at = True, self._clock()
+                job.report_start_at = job.renewal_at = self._clock()
             else:
                 job.state, job.done_at = "done" if record.is_reported else "ended", self._clock()
             self._jobs[job.key] = job
@@ -194,7 +211,8 @@ class Runner:
             if self._is_closed:
                 return
             self._is_closed = True
-            self._changed.notify_all()
+            for each in (self._changed, self._due, self._renewable):
+                each.notify_all()
         self._guard.wake()
         for thread in self._threads:
             if thread.is_alive():
@@ -237,6 +255,7 @@ class Runner:
             with contextlib.suppress(OSError):
                 self._records.prune(set(self._jobs))
             self._changed.notify_all()
+            self._due.notify()
         self._guard.wake()
 
     def _see(self, key: LeaseKey, lease: LeaseState) -> None:
@@ -378,7 +397,7 @@ class Runner:
                 self._note_started(job, event)
             case Printed():
                 job.printed = event.tail, event.bytes
-                self._changed.notify_all()
+                self._due.notify()
             case Exited() | NotStarted():
                 self._take_end(job, event)
             case Known(outcome=outcome) if outcome is not None:
@@ -392,10 +411,10 @@ class Runner:
         if job.record is not None:
             job.record.pid, job.record.begun = event.pid, event.begun
             self._records.save(job.record)
-        job.is_to_report_start = True
+        job.report_start_at = self._clock() + START_SECONDS
         self._note_start(job.key.reservation, job.key.component, event.pid)
         self._report({"event": "command_started", **_name(job.key), "pid": event.pid})
-        self._changed.notify_all()
+        self._due.notify()
 
     def _take_end(self, job: Job, found: Exited | NotStarted) -> None:
         if job.state == "running":
@@ -408,7 +427,7 @@ class Runner:
 
     def _end_job(self, job: Job, outcome: Outcome) -> None:
         job.state, job.outcome, job.retry_at = "ended", outcome, 0.0
-        job.printed, job.is_to_report_start = None, False
+        job.printed = job.report_start_at = None
         job.retry.reset()
         if job.record is not None:
             job.record.outcome = outcome
@@ -416,7 +435,7 @@ class Runner:
             self._records.save(job.record)
         shown = {name: value for name, value in msgspec.to_builtins(outcome).items() if name not in {"tail", "bytes"}}
         self._report({"event": "command_ended", **_name(job.key), **{k: v for k, v in shown.items() if v is not None}})
-        self._changed.notify_all()
+        self._due.notify()
 
     def _work_on(self, job: Job) -> None:
         """Do what is due for one job: start it, give notice, kill it."""
@@ -513,77 +532,137 @@ class Runner:
         self._guard.kill_guard()
         self._end_job(job, Outcome(why="fenced", error=_describe_left("the guard of the host did not answer", left)))
 
-    # The thread of the requests
+    # The threads of the requests
 
-    def _send_requests(self) -> None:
+    def _send_renewals(self) -> None:
         while True:
             with self._lock:
+                while not (live := self._find_renewable()) and not self._is_closed:
+                    times = [
+                        each.renewal_at - self._clock() for each in self._list_live() if each.renewal_at is not None
+                    ]
+                    self._renewable.wait(max(min(times, default=IDLE_SECONDS), 0.01))
                 if self._is_closed:
                     return
-                request, pause = self._find_request()
-                if request is None:
-                    self._changed.wait(pause)
-                    continue
+            self._renew(live)
+
+    def _list_live(self) -> list[Job]:
+        return [each for each in self._jobs.values() if each.state in {"taken", "running"} and each.ending != "fenced"]
+
+    def _find_renewable(self) -> list[Job]:
+        """Return all leases with running commands if the renewal of one is due; else []."""
+        now, live = self._clock(), self._list_live()
+        return live if any(each.renewal_at is not None and each.renewal_at <= now for each in live) else []
+
+    def _send_reports(self) -> None:
+        while True:
+            # One thread waits for the next request, the others for their turn to wait.
+            with self._turn_to_wait:
+                request = self._await_report()
+            if request is None:
+                return
             request()
 
-    def _find_request(self) -> tuple[Callable[[], None] | None, float]:
+    def _await_report(self) -> Callable[[], None] | None:
+        """Return the next request when it is due; None if the runner is closed."""
+        with self._lock:
+            while not self._is_closed:
+                request, pause = self._find_report()
+                if request is not None:
+                    return request
+                self._due.wait(pause)
+        return None
+
+    def _find_report(self) -> tuple[Callable[[], None] | None, float]:
         """Return the next request that is due; None and the pause until one is."""
-        now, jobs = self._clock(), list(self._jobs.values())
+        now, jobs = self._clock(), [each for each in self._jobs.values() if not each.is_asked]
         due = [each for each in jobs if each.retry_at <= now]
-        for each in due:
-            if each.state == "ended":
-                return (lambda job=each: self._report_end(job)), 0.0
-        live = [each for each in jobs if each.state in {"taken", "running"} and each.ending != "fenced"]
-        if any(each.renewal_at is not None and each.renewal_at <= now for each in live):
-            return (lambda: self._renew(live)), 0.0
-        for each in due:
-            if each.state == "wanted" and not each.is_revoking:
-                return (lambda job=each: self._take(job)), 0.0
-            if each.state == "running" and each.is_to_report_start:
-                return (lambda job=each: self._report_start(job)), 0.0
-        printed = [each for each in live if each.printed is not None]
-        if printed and self._output_at <= now:
+        started = [each for each in jobs if each.state == "running" and each.report_start_at is not None]
+        kinds: list[tuple[Callable[[list[Job]], None], list[Job]]] = [
+            (self._report_ends, [each for each in due if each.state == "ended"]),
+            (self._take, [each for each in due if each.state == "wanted" and not each.is_revoking]),
+            (self._report_starts, [each for each in started if max(each.report_start_at or 0.0, each.retry_at) <= now]),
+        ]
+        for request, found in kinds:
+            if found:
+                alone = [each for each in found if each.is_alone]
+                return self._ask_about(alone[:1] or found[:BATCH], request), 0.0
+        printed = [each for each in self._list_live() if each.printed is not None]
+        if printed and self._output_at <= now and not self._is_printing:
+            self._is_printing = True
             return (lambda: self._report_output(printed)), 0.0
-        times = [IDLE_SECONDS, *(each.renewal_at - now for each in live if each.renewal_at is not None)]
-        times += [each.retry_at - now for each in jobs if each.retry_at > now]
-        times += [self._output_at - now] if printed else []
+        times = [IDLE_SECONDS, *(each.retry_at - now for each in jobs if each.retry_at > now)]
+        times += [(each.report_start_at or 0.0) - now for each in started]
+        times += [self._output_at - now] if printed and not self._is_printing else []
         return None, max(min(times), 0.01)
 
-    def _take(self, job: Job) -> None:
-        """Ask for the command of a lease, and verify the answer."""
+    def _ask_about(self, jobs: list[Job], request: Callable[[list[Job]], None]) -> Callable[[], None]:
+        """Return a call of `request` for these jobs, about which no other request is sent until it has returned."""
+        for each in jobs:
+            each.is_asked = True
+
+        def ask() -> None:
+            try:
+                request(jobs)
+            finally:
+                with self._lock:
+                    for each in jobs:
+                        each.is_asked = False
+                    self._due.notify()
+
+        return ask
+
+    def _take(self, jobs: Sequence[Job]) -> None:
+        """Ask for the commands of leases, and verify the answers."""
+        if self._signer is None:
+            return
         with self._lock:
-            if job.state != "wanted" or self._signer is None:
-                return
-            signer = self._signer
-            if job.record is None:
-                try:
-                    job.record = self._records.begin(job.key, self._host.run)
-                except OSError as error:
-                    self._report_once(job.key, "not_run", why=f"no record can be written: {error}")
-                    self._put_off(job)
-                    return
-        nonce, sent_at = secrets.token_hex(16), self._clock()
+            wanted = [each for each in jobs if each.state == "wanted" and self._begin_record(each)]
+        nonces, sent_at = {each.key: secrets.token_hex(16) for each in wanted}, self._clock()
+        if not nonces:
+            return
         try:
-            taken = self._port.take(job.key, nonce)
-            command = read_command(taken, signer, self._host, job.key, nonce)
+            answers = self._port.take(nonces)
         except Refused as error:
-            self._take_refusal(job, error)
+            answers = dict.fromkeys(nonces, error)
+        except LeaseholdError:
+            self._put_off(wanted, is_silent=True)
+            return
+        for job in wanted:
+            self._take_answer(job, answers[job.key], self._signer, nonces[job.key], sent_at)
+        self._guard.wake()
+
+    def _begin_record(self, job: Job) -> bool:
+        """Write the record of a job. Return whether it has one."""
+        if job.record is None:
+            try:
+                job.record = self._records.begin(job.key, self._host.run)
+            except OSError as error:
+                self._report_once(job.key, "not_run", why=f"no record can be written: {error}")
+                self._put_off([job])
+        return job.record is not None
+
+    def _take_answer(self, job: Job, answer: Taken | Refused, signer: Signer, nonce: str, sent_at: float) -> None:
+        if isinstance(answer, Refused):
+            self._take_refusal(job, answer)
+            return
+        try:
+            command = read_command(answer, signer, self._host, job.key, nonce)
         except WrongCommand as error:
             self._report_once(job.key, "wrong_command", why=str(error))
-            self._put_off(job)
-        except LeaseholdError:
-            self._put_off(job)
-        else:
-            with self._lock:
-                if self._jobs.get(job.key) is not job:
-                    return
-                job.state, job.command = "taken", command
-                if job.record is not None:
-                    job.record.run = self._host.run
-                job.term = Term(command.ttl, command.offline_timeout)
-                job.fence, job.renewal_at = find_fence(sent_at, job.term), find_renewal(sent_at, job.term)
-                job.retry.reset()
-            self._guard.wake()
+            self._put_off([job])
+            return
+        with self._lock:
+            if self._jobs.get(job.key) is not job:
+                return
+            job.state, job.command = "taken", command
+            if job.record is not None:
+                job.record.run = self._host.run
+            job.term = Term(command.ttl, command.offline_timeout)
+            job.fence, job.renewal_at = find_fence(sent_at, job.term), find_renewal(sent_at, job.term)
+            job.is_alone = False
+            job.retry.reset()
+            self._renewable.notify()
 
     def _take_refusal(self, job: Job, error: Refused) -> None:
         """React to a refused `take`. If another agent has taken the command, it is lost: at once if it can be one of
@@ -592,7 +671,7 @@ class Runner:
         with self._lock:
             if not any(each.path == "run" and each.code == "conflict" for each in error.errors):
                 self._report_once(job.key, "not_run", why=str(error))
-                self._put_off(job)
+                self._put_off([job])
                 return
             record = job.record
             wait = job.term.offline_timeout or UNKNOWN_LOSS_SECONDS
@@ -601,44 +680,52 @@ class Runner:
                 why = "an earlier agent of the host took the command, and did not start it"
                 self._end_job(job, Outcome(why="lost", error=why))
             else:
-                self._put_off(job)
+                self._put_off([job])
 
-    def _put_off(self, job: Job) -> None:
+    def _put_off(self, jobs: Sequence[Job], *, is_silent: bool = False) -> None:
+        """Repeat the requests about jobs later. `is_silent`: a request about all of them got no answer."""
         with self._lock:
-            job.retry_at = self._clock() + job.retry.take()
+            for job in jobs:
+                job.retry_at = self._clock() + job.retry.take()
+                job.is_alone = is_silent and (job.is_alone or len(jobs) > 1)
 
-    def _report_start(self, job: Job) -> None:
-        if self._ask(job, lambda: self._port.started(job.key)):
-            with self._lock:
-                job.is_to_report_start = False
-
-    def _report_end(self, job: Job) -> None:
-        outcome = job.outcome
-        if outcome is None or not self._ask(job, lambda: self._port.exited(job.key, outcome)):
-            return
+    def _report_starts(self, jobs: Sequence[Job]) -> None:
+        answered = self._report_to(jobs, lambda: self._port.started([each.key for each in jobs]))
         with self._lock:
-            job.state, job.done_at = "done", self._clock()
+            for job in answered:
+                job.report_start_at = None
+
+    def _report_ends(self, jobs: Sequence[Job]) -> None:
+        outcomes = {each.key: each.outcome for each in jobs if each.outcome is not None}
+        answered = self._report_to(jobs, lambda: self._port.exited(outcomes))
+        with self._lock:
+            for job in answered:
+                job.state, job.done_at = "done", self._clock()
+                if job.record is not None:
+                    job.record.is_reported = True
+                    try:
+                        self._records.save(job.record)
+                    except OSError as error:
+                        # A later agent reports it again, which changes nothing.
+                        self._report({"event": "work_failed", "error": str(error)})
             self._changed.notify_all()
-            if job.record is not None:
-                job.record.is_reported = True
-                try:
-                    self._records.save(job.record)
-                except OSError as error:
-                    # A later agent reports it again, which changes nothing.
-                    self._report({"event": "work_failed", "error": str(error)})
 
-    def _ask(self, job: Job, request: Callable[[], object]) -> bool:
-        """Send a request. Return whether it was answered; a refusal is an answer too."""
+    def _report_to(self, jobs: Sequence[Job], request: Callable[[], Mapping[LeaseKey, Refused]]) -> Sequence[Job]:
+        """Send a request about jobs. Return those that were answered; a refusal is an answer too."""
         try:
-            request()
+            refused = request()
         except Refused as error:
-            self._report_once(job.key, "refused", why=str(error))
+            refused = {each.key: error for each in jobs}
         except LeaseholdError:
-            self._put_off(job)
-            return False
+            self._put_off(jobs, is_silent=True)
+            return ()
+        for key, refusal in refused.items():
+            self._report_once(key, "refused", why=str(refusal))
         with self._lock:
-            job.retry.reset()
-        return True
+            for job in jobs:
+                job.is_alone = False
+                job.retry.reset()
+        return jobs
 
     def _report_output(self, jobs: Sequence[Job]) -> None:
         with self._lock:
@@ -646,12 +733,16 @@ class Runner:
             reports = [PrintedReport(job.key, *job.printed) for job in jobs if job.printed is not None]
             for job in jobs:
                 job.printed = None
+        pause = 0.0
         try:
             self._port.output(reports)
         except LeaseholdError:
-            with self._lock:
-                # The next report has a newer end.
-                self._output_at = self._clock() + RETRY_SECONDS * 5
+            # The next report has a newer end.
+            pause = RETRY_SECONDS * 5
+        with self._lock:
+            self._is_printing = False
+            self._output_at = max(self._output_at, self._clock() + pause)
+            self._due.notify()
 
     def _renew(self, jobs: Sequence[Job]) -> None:
         """Renew the leases of all running commands in one request."""

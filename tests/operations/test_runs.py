@@ -3,15 +3,19 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from itertools import count
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation
 from scheduler.model.runs import RunState
+from scheduler.operations.commands.gathered import Message, accept_gathered
 from scheduler.operations.commands.intake import accept
 from scheduler.operations.explain import explain
 from scheduler.operations.rules.apply import apply_rules
@@ -19,6 +23,7 @@ from scheduler.ports import Store
 from scheduler.protocol.signing import RunFields, is_run_signed_by
 from scheduler.store.memory import MemoryStore
 from scheduler.store.opening import open_store
+from tests.generated import TIMES
 from tests.operations.harness import NOW, Harness
 
 SHOP: Final = Principal(name="shop", role="producer", accounts=("build",), rights=("run",))
@@ -599,3 +604,86 @@ class TestRenewal:
         bare = cluster.row("bare")
         host = HOSTS[bare.leases[0].slot]
         assert fault(cluster.ask(host, "renew", reservation="bare", token=bare.token)) == ("reservation", "unknown")
+
+
+class TestTogether:
+    """Requests of several hosts in one transaction."""
+
+    @settings(max_examples=40 * TIMES, deadline=None)
+    @given(
+        batches=st.lists(
+            st.lists(
+                st.tuples(
+                    st.sampled_from(("take", "take", "started", "output", "exited")),
+                    st.sampled_from(("r1", "r2", "r3", "gang")),
+                    st.sampled_from(("exited", "lost", "out_of_memory")),
+                    st.sampled_from(("run-1", "run-1", "run-1", "run-2")),
+                ),
+                max_size=8,
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    def test_they_have_the_answers_and_effects_of_single_ones(self, batches: list[list[tuple[str, ...]]]) -> None:
+        clusters = [Cluster(hosts=3), Cluster(hosts=3)]
+        parts = [{"name": "node", "count": 2, "resources": {"cpus": 1}}]
+        for cluster in clusters:
+            for name in ("r1", "r2", "r3"):
+                cluster.lease(name, resources={"cpus": 2})
+            cluster.lease("gang", components=parts)
+        numbers = count(1)
+        for batch in batches:
+            wanted = [(step, next(numbers)) for step in batch]
+            found = []
+            for cluster, is_joint in zip(clusters, (True, False), strict=True):
+                messages = [_make_message(cluster, *step, number=number) for step, number in wanted]
+                ports = cluster.harness.ports
+                joint = accept_gathered(ports, messages) if is_joint else None
+                answers = joint or [
+                    accept(ports, each.verb, each.document, principal=each.principal) for each in messages
+                ]
+                found.append([_without_signature(each) for each in answers])
+                found.append([cluster.row(name) for name in ("r1", "r2", "r3", "gang")])
+            assert found[:2] == found[2:]
+        runs = [[*cluster.harness.store.find_executions(name)] for cluster in clusters for name in ("r1", "gang")]
+        assert runs[:2] == runs[2:]
+
+    def test_those_of_different_hosts_are_one_transaction(self) -> None:
+        cluster = Cluster(hosts=3)
+        for number in range(3):
+            cluster.lease(f"r{number}", resources={"cpus": 4})
+        begin, begun = cluster.harness.store.transaction, list[str]()
+
+        def transaction() -> Any:
+            begun.append("transaction")
+            return begin()
+
+        cluster.harness.store.transaction = transaction  # type: ignore[method-assign]
+        messages = [_make_message(cluster, "take", f"r{n}", "exited", "run-1", number=n) for n in range(3)]
+        answers = accept_gathered(cluster.harness.ports, messages)
+        assert [isinstance(each, dict) and each["ok"] for each in answers] == [True] * 3
+        assert len(begun) == 1
+
+
+def _make_message(cluster: Cluster, verb: str, name: str, why: str, run: str, *, number: int) -> Message:
+    """A message of the host that has the first lease of a reservation, or had it."""
+    leases = cluster.row(name).leases
+    known = next(iter(cluster.harness.store.find_executions(name)), None)
+    found = leases[0] if leases else known
+    slot, component, token = ("lab-1", "main", 1) if found is None else (found.slot, found.component, found.token)
+    document: dict[str, Any] = {"slot": slot, "machine": f"m-{slot}", "run": run}
+    document |= {"reservation": name, "component": component, "token": token, "request": f"q{number}"}
+    more: dict[str, dict[str, Any]] = {
+        "take": {"nonce": NONCE},
+        "output": {"tail": f"line {number}", "bytes": number},
+        "exited": {"why": why} | ({"exit_code": 0} if why == "exited" else {}),
+    }
+    return Message(verb, document | more.get(verb, {}), HOSTS[slot])
+
+
+def _without_signature(answer: Any) -> Any:
+    """Return an answer without what depends on the identity of the cluster."""
+    return (
+        {name: value for name, value in answer.items() if name != "signature"} if isinstance(answer, dict) else answer
+    )

@@ -4,13 +4,13 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from leasehold.errors import Fault, Refused, Unavailable
+from leasehold.errors import Fault, NotAnswered, Refused, Unavailable
 from leasehold.work.command import HostIdentity, Signer
 from leasehold.work.ports import LeaseKey, Outcome, Printed, Renewed, Taken
 from leasehold.work.runner import LeaseState
@@ -18,6 +18,7 @@ from scheduler.protocol.signing import RunFields, sign_run
 
 SIGNER: Final = Signer("lab-1", bytes(range(32)), "c1")
 TTL: Final = 30.0
+PATIENCE: Final = 30.0
 
 
 def refuse(path: str, code: str | None = None) -> Refused:
@@ -41,6 +42,12 @@ class FakeScheduler:
         self.refusals: dict[str, Refused] = {}
         self.spoiled: dict[str, Any] = {}
         """Fields that a signature is made for, in place of those of the request."""
+        self.refused: dict[tuple[str, str], Refused] = {}
+        """(verb, reservation) -> the refusal of its part of a request."""
+        self.held_back: dict[tuple[str, str], threading.Event] = {}
+        """(verb, reservation) -> the event until which a request about it gets no answer."""
+        self.broken: set[str] = set()
+        """Reservations about which no request gets an answer."""
         self.signer = SIGNER
         self.replay: Taken | None = None
         self._lock = threading.RLock()
@@ -61,6 +68,7 @@ class FakeScheduler:
         self.leases[key] = LeaseState(key, True, time.time() + seconds, self.offline_timeout)
 
     def count(self, verb: str) -> int:
+        """Return the number of requests with this verb."""
         return sum(each == verb for each, _ in self.requests)
 
     def _note(self, verb: str, detail: Any) -> None:
@@ -71,12 +79,25 @@ class FakeScheduler:
         if verb in self.refusals:
             raise self.refusals[verb]
 
-    def take(self, key: LeaseKey, nonce: str) -> Taken:
-        self._note("take", nonce)
+    def _await_answers(self, verb: str, keys: Iterable[LeaseKey]) -> None:
+        """Let a request wait as long as an answer about one of its leases is held back, or fail if one is broken."""
+        names = {each.reservation for each in keys}
+        for name in names:
+            if hold := self.held_back.get((verb, name)):
+                assert hold.wait(PATIENCE)
+        if names & self.broken:
+            raise NotAnswered("broken", "")
+
+    def take(self, nonces: Mapping[LeaseKey, str]) -> Mapping[LeaseKey, Taken | Refused]:
+        self._note("take", dict(nonces))
+        self._await_answers("take", nonces)
+        return {key: self._take(key, nonce) for key, nonce in nonces.items()}
+
+    def _take(self, key: LeaseKey, nonce: str) -> Taken | Refused:
         if key not in self.leases:
-            raise refuse("reservation", "unknown")
+            return refuse("reservation", "unknown")
         if self.takers.setdefault(key, self.host.run) != self.host.run:
-            raise refuse("run", "conflict")
+            return refuse("run", "conflict")
         if self._path is not None:
             self._path.write_text(json.dumps([[*each, run] for each, run in self.takers.items()]), encoding="utf-8")
         if self.replay is not None:
@@ -98,16 +119,26 @@ class FakeScheduler:
         )
         return Taken(text, sign_run(self.signer.key, fields._replace(**self.spoiled)))
 
-    def started(self, key: LeaseKey) -> None:
-        self._note("started", key)
+    def started(self, keys: Sequence[LeaseKey]) -> Mapping[LeaseKey, Refused]:
+        self._note("started", list(keys))
+        self._await_answers("started", keys)
+        return self._list_refused("started", keys)
 
     def output(self, reports: Sequence[Printed]) -> None:
         self._note("output", list(reports))
         self.outputs += reports
 
-    def exited(self, key: LeaseKey, outcome: Outcome) -> None:
-        self._note("exited", (key, outcome))
-        self.outcomes.setdefault(key, outcome)
+    def exited(self, outcomes: Mapping[LeaseKey, Outcome]) -> Mapping[LeaseKey, Refused]:
+        self._note("exited", dict(outcomes))
+        self._await_answers("exited", outcomes)
+        refused = self._list_refused("exited", outcomes)
+        for key, outcome in outcomes.items():
+            if key not in refused:
+                self.outcomes.setdefault(key, outcome)
+        return refused
+
+    def _list_refused(self, verb: str, keys: Iterable[LeaseKey]) -> dict[LeaseKey, Refused]:
+        return {key: found for key in keys if (found := self.refused.get((verb, key.reservation)))}
 
     def renew(self, keys: Sequence[LeaseKey]) -> Mapping[LeaseKey, Renewed | Refused]:
         self._note("renew", list(keys))

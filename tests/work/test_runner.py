@@ -4,16 +4,18 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leasehold.errors import Refused
 from leasehold.work import guard
 from leasehold.work.devices import Devices
-from leasehold.work.ports import LeaseKey, Outcome
+from leasehold.work.ports import LeaseKey, Outcome, Taken
 from leasehold.work.records import Records, make_lease_id
 from testbed.guarding import Guarded
 from testbed.processes import wait_for
@@ -144,7 +146,86 @@ def test_start_and_output_are_reported_while_a_command_runs(make: Make) -> None:
         (two, "two\n", 4),
     }
     assert host.scheduler.count("output") <= 2
-    host.await_that(lambda: host.scheduler.count("started") == 2, "the report of both starts")
+    host.await_that(lambda: _list_keys(host, "started") == {one, two}, "the report of both starts")
+
+
+def test_leases_that_come_together_share_their_requests(make: Make) -> None:
+    host = make()
+    keys = [host.scheduler.lease(f"r{number}", ENDLESS) for number in range(20)]
+    host.await_that(lambda: len(host.list_events("command_started")) == len(keys), "the starts")
+    host.await_that(lambda: _list_keys(host, "started") == set(keys), "the reports of the starts")
+    assert host.scheduler.count("take") == 1
+    host.scheduler.leases.clear()
+    host.await_that(lambda: set(host.scheduler.outcomes) == set(keys), "the outcomes")
+    assert host.scheduler.count("started") + host.scheduler.count("exited") < len(keys)
+
+
+def _list_keys(host: RunnerHost, verb: str) -> set[LeaseKey]:
+    return {key for each, detail in host.scheduler.requests if each == verb for key in detail}
+
+
+def test_the_start_of_a_command_that_ends_at_once_is_not_reported(make: Make) -> None:
+    host = make()
+    keys = [host.scheduler.lease(f"r{number}", ["true"]) for number in range(3)]
+    for key in keys:
+        assert host.await_outcome(key).exit_code == 0
+    assert host.scheduler.count("started") == 0
+
+
+@pytest.mark.parametrize("verb", ["take", "started", "exited"])
+def test_a_slow_answer_about_one_lease_delays_no_other_one(make: Make, verb: str) -> None:
+    """Another lease gets its command, is renewed and revoked, and reports its end meanwhile."""
+    scheduler = FakeScheduler(HOST)
+    scheduler.ttl = 1.0
+    host = make(scheduler)
+    held_back = scheduler.held_back[verb, "slow"] = threading.Event()
+    slow = scheduler.lease("slow", ["true"] if verb == "exited" else ENDLESS)
+    host.await_that(lambda: slow in _list_keys(host, verb), "the request")
+    try:
+        script = "trap 'echo bye; exit 7' TERM; echo ready; while true; do sleep 0.02; done"
+        other = scheduler.lease("other", ["sh", "-c", script])
+        pid = host.await_start(other)
+        renewed = scheduler.count("renew")
+        host.await_that(lambda: scheduler.count("renew") >= renewed + 6, "twice the ttl")
+        assert is_running(pid)
+        host.await_that(lambda: other in _list_keys(host, "started"), "the report of its start")
+        scheduler.revoke(other, 30)
+        assert host.await_outcome(other).why == "revoked"
+    finally:
+        held_back.set()
+    if verb == "take":
+        # Its deadline may have passed by now.
+        host.await_that(lambda: slow in {*_list_keys(host, "renew"), *scheduler.outcomes}, "its start, or its end")
+    else:
+        scheduler.leases.pop(slow)
+        assert host.await_outcome(slow).why == ("exited" if verb == "exited" else "revoked")
+    assert [key for each, detail in scheduler.requests if each == verb for key in detail].count(slow) == 1
+
+
+def test_no_request_about_a_lease_is_sent_while_another_one_has_no_answer(make: Make, tmp_path: Path) -> None:
+    """So the reports about a command arrive in order."""
+    host = make()
+    held_back = host.scheduler.held_back["started", "r1"] = threading.Event()
+    key = host.scheduler.lease("r1", ["sh", "-c", f"while ! [ -e {tmp_path}/go ]; do sleep 0.02; done"])
+    host.await_that(lambda: key in _list_keys(host, "started"), "the report of its start")
+    (tmp_path / "go").touch()
+    host.await_event("command_ended")
+    try:
+        assert host.scheduler.count("exited") == 0
+    finally:
+        held_back.set()
+    assert host.await_outcome(key).exit_code == 0
+
+
+def test_a_lease_without_answers_does_not_keep_others_from_theirs(make: Make) -> None:
+    """A row that no transaction can read fails each request that names it. Then each lease has a request of its own."""
+    host = make()
+    host.scheduler.broken = {"r3"}
+    keys = [host.scheduler.lease(f"r{number}", ["true"]) for number in range(6)]
+    host.await_that(lambda: len(host.scheduler.outcomes) == 5, "the outcomes of the others")
+    assert keys[3] not in host.scheduler.outcomes
+    host.scheduler.broken = set()
+    assert host.await_outcome(keys[3]).exit_code == 0
 
 
 def test_leases_are_renewed_together_and_their_deadlines_move(make: Make) -> None:
@@ -244,17 +325,21 @@ def test_an_outcome_is_reported_until_it_is_answered(make: Make) -> None:
     assert host.scheduler.count("exited") == 3
 
 
-def _fail_twice(scheduler: FakeScheduler) -> Callable[[LeaseKey, Outcome], None]:
-    def exited(key: LeaseKey, outcome: Outcome) -> None:
+def _fail_twice(scheduler: FakeScheduler) -> Callable[[Mapping[LeaseKey, Outcome]], Mapping[LeaseKey, Refused]]:
+    def exited(outcomes: Mapping[LeaseKey, Outcome]) -> Mapping[LeaseKey, Refused]:
         scheduler.is_silent = scheduler.count("exited") < 2
-        FakeScheduler.exited(scheduler, key, outcome)
+        return FakeScheduler.exited(scheduler, outcomes)
 
     return exited
 
 
-def test_a_refused_outcome_is_not_reported_again(make: Make) -> None:
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_refused_outcome_is_not_reported_again(make: Make, is_whole: bool) -> None:
     host = make()
-    host.scheduler.refusals["exited"] = refuse("token", "unknown")
+    if is_whole:
+        host.scheduler.refusals["exited"] = refuse("token", "unknown")
+    else:
+        host.scheduler.refused["exited", "r1"] = refuse("token", "unknown")
     host.scheduler.lease("r1", ["true"])
     host.await_event("refused")
     for _ in range(5):
@@ -304,11 +389,12 @@ def test_a_command_that_is_signed_with_another_key_is_not_run(make: Make) -> Non
 def test_an_answer_to_an_earlier_request_is_not_run(make: Make) -> None:
     host = make()
     key = host.scheduler.lease("r1", ["true"])
-    host.scheduler.replay = FakeScheduler.take(host.scheduler, key, "an-earlier-nonce")
+    earlier = FakeScheduler.take(host.scheduler, {key: "an-earlier-nonce"})[key]
+    assert isinstance(earlier, Taken)
+    host.scheduler.replay = earlier
     host.await_event("wrong_command")
-    nonces = [detail for verb, detail in host.scheduler.requests if verb == "take"]
     host.await_that(lambda: host.scheduler.count("take") >= 3, "another request")
-    nonces = [detail for verb, detail in host.scheduler.requests if verb == "take"]
+    nonces = [each for verb, detail in host.scheduler.requests if verb == "take" for each in detail.values()]
     assert len(set(nonces)) == len(nonces)
     assert host.guard == 0
 

@@ -242,13 +242,12 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
         newcomers = ports.newcomers.list_known(ports.forecasts)
         misfits = foresee(ports.store, ports.known_slots, rules, [item for each in requests for item in each.items])
     heard = _hear_registered(ports, requests) if requests[0].verb == "register" else {}
-    cluster = ports.store.read_cluster().identity if requests[0].verb == "take" else ""
+    cluster = ports.store.read_cluster().identity if any(each.verb == "take" for each in requests) else ""
     with ports.store.transaction() as transaction:
         if transaction.rules_version() != stored.version:
             raise _RulesChangedError("the rules changed while a request was tested")
-        # All requests of a transaction keep their answers, or there is one that does not.
-        keeps = VERBS[requests[0].verb].keeps_answer
-        known = transaction.find_answers([each.id for each in requests]) if keeps else {}  # promise: first-answer-again
+        keeping = [each.id for each in requests if VERBS[each.verb].keeps_answer]
+        known = transaction.find_answers(keeping) if keeping else {}  # promise: first-answer-again
         new = [each for each in requests if each.id not in known]
         answers: dict[str, Answer] = {}
         change_set: ChangeSet | None = None
@@ -264,8 +263,9 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
                 each.id: _join(found, single=each.is_single) for each, found in zip(new, results, strict=True)
             }
             now = transaction.now()
-            if keeps:
-                transaction.save_answers([StoredAnswer(each.id, now, answers[each.id], each.sender) for each in new])
+            kept = [each for each in new if VERBS[each.verb].keeps_answer]
+            if kept:
+                transaction.save_answers([StoredAnswer(each.id, now, answers[each.id], each.sender) for each in kept])
     if change_set is not None:
         if is_submission:
             ports.admission.note(change_set.rows)

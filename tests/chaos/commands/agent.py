@@ -39,18 +39,20 @@ def note_all(notes: Notes) -> None:
     """Wrap the functions of this process whose results are noted."""
     from leasehold.agent.commands import HostCommands
     from leasehold.work.guard_client import GuardClient
-    from leasehold.work.ports import Renewed
+    from leasehold.work.ports import Renewed, Taken
     from leasehold.work.runner import Runner
 
-    def note_take(found: Any, sent_at: float, key: Any, _nonce: str) -> None:
-        notes.write_term(key, sent_at, json.loads(found.command)["ttl"])
+    def note_takes(found: Any, sent_at: float, _nonces: Any) -> None:
+        for key, answer in found.items():
+            if isinstance(answer, Taken):
+                notes.write_term(key, sent_at, json.loads(answer.command)["ttl"])
 
     def note_renewals(found: Any, sent_at: float, _keys: Any) -> None:
         for key, answer in found.items():
             if isinstance(answer, Renewed):
                 notes.write_term(key, sent_at, answer.ttl)
 
-    _wrap(HostCommands, "take", note_take)
+    _wrap(HostCommands, "take", note_takes)
     _wrap(HostCommands, "renew", note_renewals)
     _wrap(Runner, "start", lambda *_: notes.write("runner", pid=os.getpid()))
     _wrap(GuardClient, "connect", lambda *_: notes.write("connected", pid=os.getpid()))

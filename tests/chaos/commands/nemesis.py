@@ -263,20 +263,23 @@ class Forger:
             self._answer(client, request)
         elif '"signature"' in command and '"command"' in command:
             with suppress(ValueError):
-                self._seen.append(json.loads(command[command.index("{") : command.rindex("}") + 1]))
+                answer = json.loads(command[command.index("{") : command.rindex("}") + 1])
+                self._seen += [each for each in answer.get("results", ()) if "signature" in each]
 
     def _answer(self, client: redis.Redis, request: Mapping[str, Any]) -> None:
         if not self._seen:
             return
-        answer = {**self._dice.choice(self._seen), "request": request["request"]}
-        if self._dice.random() < 0.5:
-            answer["command"] = self._change(answer["command"], request)
+        results = [dict(self._dice.choice(self._seen)) for _ in request["items"]]
+        for lease, result in zip(request["items"], results, strict=True):
+            if self._dice.random() < 0.5:
+                result["command"] = self._change(result["command"], lease)
+        answer = {"ok": True, "results": results, "request": request["request"]}
         client.rpush(request["reply_to"], json.dumps(answer))
         self.answers += 1
 
     @staticmethod
-    def _change(text: str, request: Mapping[str, Any]) -> str:
+    def _change(text: str, lease: Mapping[str, Any]) -> str:
         """Return a command as one for this lease, with a mark in its environment."""
-        lease = {name: request[name] for name in ("reservation", "component", "token", "slot")}
+        named = {name: lease[name] for name in ("reservation", "component", "token", "slot")}
         command = json.loads(text)
-        return json.dumps({**command, **lease, "env": {**command["env"], "FORGED": "yes"}})
+        return json.dumps({**command, **named, "env": {**command["env"], "FORGED": "yes"}})
