@@ -43,7 +43,7 @@ def start_on_leases(url: str, count: int) -> float:
 def start_by_hand(count: int) -> float:
     """Return the seconds from the start of the first process until all workers are connected."""
     with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address=None, host="127.0.0.1") as cluster,
+        LocalCluster(n_workers=0, dashboard_address=None, host="127.0.0.1") as cluster,
         DaskClient(cluster) as client,
     ):
         address = cluster.scheduler_address
