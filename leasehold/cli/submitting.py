@@ -143,13 +143,22 @@ def print_output(name: str, *, follows: bool) -> None:
 
 def follow(client: "Client", name: str, *, goes_on: bool) -> "Command":
     """Print the end of the output of a reservation's command; with `goes_on`, print more until the reservation has
-    ended, whatever interrupts it meanwhile. Return the state of the command.
+    ended, whatever interrupts it meanwhile. Return the state of the command. Raises Refused, and without `goes_on`
+    NotAnswered or Unavailable.
     """
-    printer = OutputPrinter(print_thing)
+    printer, is_answered = OutputPrinter(print_thing), True
     try:
         while True:
-            found = _ask(client, name)
-            if found is not None:
+            try:
+                found = client.command(name)
+            except (NotAnswered, Unavailable) as error:
+                if not goes_on:
+                    raise
+                if is_answered:
+                    print_error(f"{error}; {name} is asked for until an answer comes")
+                is_answered = False
+            else:
+                is_answered = True
                 printer.print_new(found)
                 if not goes_on or is_over(client, found):
                     return found
@@ -157,15 +166,6 @@ def follow(client: "Client", name: str, *, goes_on: bool) -> "Command":
     except KeyboardInterrupt:
         text = f"interrupted: {name} continues; `leasehold cancel {name}` ends it"
         raise CommandError(text, INTERRUPTED) from None
-
-
-def _ask(client: "Client", name: str) -> "Command | None":
-    """Return the state of the command; None if no worker answered in time. Raises Refused."""
-    try:
-        return client.command(name)
-    except (NotAnswered, Unavailable) as error:
-        print_error(str(error))
-        return None
 
 
 def is_over(client: "Client", found: "Command") -> bool:

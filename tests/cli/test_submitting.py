@@ -8,6 +8,7 @@ import pytest
 from leasehold.cli import submitting
 from leasehold.cli.submitting import OutputPrinter
 from leasehold.client.models import Command, Execution
+from leasehold.errors import Unavailable
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
@@ -127,6 +128,26 @@ def test_logs_print_the_output_of_a_reservation(stack: FakeIntake, run: Run) -> 
     assert (followed.status, followed.out) == (0, "one\ntwo\n")
     assert "exited with the code 0" in followed.err
     assert run("logs", "ticks", "--reservation", "r1").status == 2
+
+
+def test_without_an_answer_a_wait_goes_on_and_a_look_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = Command(reservation="r1", phase="released", executions=(), why="exited", exit_code=0)
+    answers: list[Command | Exception] = [Unavailable("Redis"), Unavailable("Redis"), Unavailable("Redis"), ended]
+
+    class Silent:
+        def command(self, _name: str) -> Command:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    client: Any = Silent()
+    with pytest.raises(Unavailable):
+        submitting.follow(client, "r1", goes_on=False)
+    assert submitting.follow(client, "r1", goes_on=True) is ended
+    assert capsys.readouterr().err.count("r1 is asked for until an answer comes") == 1
 
 
 def test_a_refusal_is_printed(stack: FakeIntake, run: Run) -> None:
