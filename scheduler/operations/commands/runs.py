@@ -341,7 +341,7 @@ def copy_submission(ports: Ports, document: RerunDocument, principal: Principal 
     """
     row, command = _read_command(ports, document.reservation, principal)
     forbidden = find_account_fault(principal, row.request.account)
-    forbidden = forbidden or find_run_fault(principal, trusts_unsigned=ports.is_own_stack)  # promise: right-to-run
+    forbidden = forbidden or find_run_fault(principal, trusts_unsigned=ports.is_own_stack)  # promise: right-to-rerun
     if forbidden is not None:
         raise CommandRefused.of(forbidden)
     asked = msgspec.to_builtins(row.request)
