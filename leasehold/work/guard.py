@@ -568,6 +568,8 @@ class Guard:
         self._adopts = starter.adopt_orphans()
         self._kinship = Kinship(self._adopts)
         self._looked_at = 0.0
+        self._has_unsearched = False
+        """Whether there are orphans for whose command no search was made yet."""
         self._assigned: set[int] = set()
         """Orphans that are children of this process and belong to a command."""
         self._reported_at = 0.0
@@ -608,7 +610,7 @@ class Guard:
     def _find_due(self, running: Sequence[Command]) -> float:
         """Return the time on the boot clock at which the guard has to look at the commands again."""
         if not running and self._has_served:
-            return _FOREVER
+            return self._looked_at + TICK_SECONDS if self._has_unsearched else _FOREVER
         timers = [each.find_timer() for each in running]
         return min(each for each in (read_boot_clock() + TICK_SECONDS, *timers) if each is not None)
 
@@ -866,7 +868,8 @@ class Guard:
                     if os.waitpid(pid, os.WNOHANG) == (0, 0):
                         adopted.add(pid)
         self._assigned &= adopted
-        if not adopted <= self._assigned and now - self._looked_at >= TICK_SECONDS:
+        self._has_unsearched = not adopted <= self._assigned
+        if self._has_unsearched and now - self._looked_at >= TICK_SECONDS:
             self._looked_at = now
             members, strays = self._search()
             self._assigned |= adopted & {each.pid for found in members.values() for each in found}

@@ -279,6 +279,19 @@ def test_a_daemon_of_an_ended_command_does_not_become_one_of_another(host: Guard
     assert host.reconnect()["a"].outcome is None
 
 
+@linux
+def test_a_daemon_is_killed_although_no_command_runs_any_more(host: GuardedHost) -> None:
+    host.start("a", make_daemon(host.folder / "pid-a", "bare", 0.05))
+    host.await_end("a")
+    # Within a second after the last search: the daemon of one of two commands, which both end before the next one.
+    host.start("b", ["sleep", "0.4"])
+    host.start("c", make_daemon(host.folder / "pid-c", "bare", 0.2))
+    host.await_end("c")
+    host.await_end("b")
+    daemon = await_pid(host.folder / "pid-c")
+    wait_for(lambda: not is_running(daemon), "the end of the daemon")
+
+
 def _is_adopted(pid: int, guard_pid: int) -> bool:
     found = guard.find_process(pid)
     return found is not None and found.parent == guard_pid
