@@ -767,8 +767,8 @@ class Runner:
             return
         job.renewal_at = self._clock() + RETRY_SECONDS
         if answer is not None and any(each.path in {"token", "reservation"} for each in answer.errors):
-            # The lease is lost: another holder may have the slot.
-            job.ending, job.is_to_kill, job.renewal_at = job.ending or "fenced", True, None
+            # The lease has ended: another holder may have the slot.
+            job.ending, job.is_to_kill, job.renewal_at = job.ending or "revoked", True, None
 
     def _report_once(self, key: LeaseKey, event: str, **detail: object) -> None:
         with self._lock:

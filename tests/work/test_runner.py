@@ -270,7 +270,7 @@ def test_a_refused_renewal_ends_a_command(make: Make) -> None:
     key = host.scheduler.lease("r1", ENDLESS)
     host.await_start(key)
     host.scheduler.renew = lambda keys: {each: refuse("token", "conflict") for each in keys}  # type: ignore[method-assign]
-    assert host.await_outcome(key).why == "fenced"
+    assert host.await_outcome(key).why == "revoked"
 
 
 def test_a_lease_that_is_gone_ends_its_command(make: Make) -> None:
