@@ -229,7 +229,7 @@ class TestSubmission:
             (SHOP, "unknown", "reservation"),
         ],
     )
-    def test_who_could_not_submit_a_command_may_not_submit_it_again(
+    def test_a_sender_that_may_not_submit_a_command_may_not_submit_it_again(
         self, principal: Principal | None, name: str, path: str
     ) -> None:
         cluster = Cluster()
