@@ -36,8 +36,8 @@ class Devices:
             chosen[name] = list(islice(free, int(needed)))
             if (found := len(chosen[name])) < needed:
                 raise NoDevice(f"{name}: the lease needs {needed:g} devices, and {found} of this host are free")
-        # A command without a lease on them does not see the devices that the host names.
-        return {name: [] for name in self._named} | chosen
+        # A command without a lease on them does not see the devices that the host names. One with a part does.
+        return {name: [] for name in self._named if not resources.get(name, 0.0)} | chosen
 
     def _list_ids(self, name: str) -> Iterator[str]:
         return iter(self._named[name]) if name in self._named else map(str, count())

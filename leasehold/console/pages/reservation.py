@@ -359,7 +359,7 @@ async def _carry_out_all(request: Request, documents: Iterable[Mapping[str, Any]
 
 
 async def change_reservation(request: Request) -> Response:
-    """Carry out one command about a reservation: cancel, suspend, resume, a new priority, or to run its
+    """Carry out one command about a reservation: cancel, suspend, resume, a new priority, or a run of its
     command again.
     """
     verb = request.path_params["verb"]
