@@ -17,11 +17,10 @@ from leasehold.agent.enforcer import Enforcer
 from leasehold.agent.machine import make_run
 from leasehold.client.backoff import Backoff, shorten
 from leasehold.client.hosts import Hosts
-from leasehold.client.models import Host, Hosted
+from leasehold.client.models import Host, Hosted, LeaseKey
 from leasehold.client.ports import Hints
 from leasehold.errors import NotAnswered, Refused, Unavailable
 from leasehold.work.guard import read_boot_clock
-from leasehold.work.ports import LeaseKey
 from leasehold.work.runner import LeaseState, Runner
 from scheduler.protocol.heartbeats import LONGEST_BEAT_SECONDS, find_beat
 
@@ -323,6 +322,8 @@ class HostAgent:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_gone:
             if hints.wait(min(left, NOTICE_SECONDS)):
+                if self._runner is not None:
+                    self._runner.expect(hints.commands)
                 return
             if self._has_to_leave:
                 return

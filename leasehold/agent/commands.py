@@ -8,9 +8,10 @@ from typing_extensions import override
 
 from leasehold.client.client import Client
 from leasehold.client.credentials import Credentials
+from leasehold.client.models import LeaseKey
 from leasehold.errors import Refused, read_faults
 from leasehold.work.command import HostIdentity, Signer
-from leasehold.work.ports import CommandsPort, LeaseKey, Outcome, Printed, Renewed, Taken
+from leasehold.work.ports import CommandsPort, Outcome, Printed, Renewed, Taken
 
 ASK_SECONDS: Final = 5.0
 """Time limit for the answer to a request, in seconds."""

@@ -464,7 +464,12 @@ _EVENT_FIELDS: Final = [
     query("newest", {"enum": ["true", "false"]}, "the newest events; as a stream: only those from now on"),
     *_PAGING,
 ]
-_HINT: Final = make_object({"changed": {"type": "boolean"}}, ["changed"])
+_NEW_COMMAND: Final = make_object(
+    {"reservation": STRING, "component": STRING, "token": {"type": "integer"}}, ["reservation", "component", "token"]
+)
+_HINT: Final = make_object(
+    {"changed": {"type": "boolean"}, "commands": {"type": "array", "items": _NEW_COMMAND}}, ["changed", "commands"]
+)
 _READS: Final[list[tuple[str, str, str, Schema, list[Schema]]]] = [
     (
         "/reservations",

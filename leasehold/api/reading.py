@@ -4,7 +4,7 @@ database, costs, budgets and offers.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from starlette.concurrency import run_in_threadpool
@@ -29,6 +29,7 @@ from leasehold.api.service import Service, check_right, find_caller, read_body, 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.core.hosts import AsyncHints
 from leasehold.client.marks import mark_row
+from leasehold.client.models import LeaseKey
 from leasehold.client.ports import Joined
 from leasehold.errors import Fault, Refused, Unknown
 from leasehold.web.money import CostReport, read_offers, report_budgets, report_costs
@@ -192,14 +193,15 @@ class Reading:
 
     async def hint(self, request: Request) -> Response:
         """Wait for a hint that the slot in the path of the request has changed, at most `wait` seconds. Then respond
-        with one field: `changed`. The field is true if a hint has arrived, else false.
+        with `changed`, which is true if a hint has arrived, and `commands`, the leases whose commands are new by it.
         """
         check_right(request, "leases")
         query = Query(request)
         wait = query.take_seconds("wait", LONGEST_WAIT_SECONDS)
         query.end()
         client = await self._service.open_client(request)
-        return respond({"changed": await self._hints.wait(client, request.path_params["slot"], wait)})
+        commands = await self._hints.wait(client, request.path_params["slot"], wait)
+        return respond({"changed": commands is not None, "commands": [each._asdict() for each in commands or ()]})
 
     async def accounts(self, request: Request) -> Response:
         check_right(request, "query")
@@ -372,14 +374,17 @@ class KeptHints:
         self._kept: dict[_Key, AsyncHints] = {}
         self._used_at: dict[_Key, float] = {}
 
-    async def wait(self, client: AsyncClient, slot: str, seconds: float) -> bool:
-        """Return whether a hint for this slot has arrived since the last call, or arrives within `seconds`."""
+    async def wait(self, client: AsyncClient, slot: str, seconds: float) -> Sequence[LeaseKey] | None:
+        """Return the leases that the newest hint for this slot names, if one has arrived since the last call or arrives
+        within `seconds`; else None.
+        """
         await self._drop_old()
         key = (client, slot)
         if key not in self._kept:
             self._kept[key] = client.hosts.hints(slot)
         self._used_at[key] = time.monotonic() + seconds
-        return await self._kept[key].wait(seconds)
+        hints = self._kept[key]
+        return hints.commands if await hints.wait(seconds) else None
 
     async def _drop_old(self) -> None:
         now = time.monotonic()

@@ -4,12 +4,13 @@ on its slot.
 A heartbeat is one write to Redis and waits in no queue. All other messages are requests to workers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from typing_extensions import override
 
 from leasehold.client.blocking import Run, blocks
 from leasehold.client.core.hosts import AsyncHints, AsyncHosts
+from leasehold.client.models import LeaseKey
 from leasehold.client.ports import Hints, Joined
 
 
@@ -58,6 +59,11 @@ class _HostHints(Hints):
     @override
     def note(self, seen: Joined) -> None:
         """Do nothing: a host reads no reservation's row."""
+
+    @property
+    @override
+    def commands(self) -> Sequence[LeaseKey]:
+        return self._core.commands
 
     @override
     def forget(self) -> None:

@@ -5,7 +5,7 @@ for notebooks. Fields that this version does not know are ignored. Times are sec
 it has not come yet.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
@@ -286,6 +286,31 @@ class Slot(Shown, PublicSlot, frozen=True, kw_only=True):
         return join_words(
             [self.id, self.state, cordoned, self.instance_type, self.instance_id, self.address, *self._problems]
         )
+
+
+class LeaseKey(NamedTuple):
+    """The lease of one component of a reservation on the slot of a host. `token`: its fencing token."""
+
+    reservation: str
+    component: str
+    token: int
+
+
+class _NewCommand(msgspec.Struct):
+    reservation: str
+    component: str
+    token: int
+
+
+class HostHint(msgspec.Struct):
+    """A hint for a host that its slot has changed, as far as it is read: the leases whose commands are new."""
+
+    commands: list[_NewCommand] = []
+    changed: bool = True
+
+    def list_commands(self) -> Sequence[LeaseKey]:
+        """Return the leases whose commands are new."""
+        return [LeaseKey(each.reservation, each.component, each.token) for each in self.commands]
 
 
 class Hosted(Shown, frozen=True, kw_only=True):

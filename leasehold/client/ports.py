@@ -5,7 +5,7 @@ One implementation uses Redis and the broker, the other the HTTP API. Both belon
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from leasehold.client.models import Account, Explanation, LastWait, Reservation, RunTimes, Slot
+from leasehold.client.models import Account, Explanation, LastWait, LeaseKey, Reservation, RunTimes, Slot
 from leasehold.errors import Fault
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class Hints(Protocol):
     @property
     def expected(self) -> frozenset[str]:
         """The slots on which the reservation had leases when the newest hint was sent; empty if that is not known."""
+
+    @property
+    def commands(self) -> Sequence[LeaseKey]:
+        """In hints for a host: the leases whose commands are new by the newest hint, if that is known."""
+        return ()
 
     def listen(self) -> None:
         """Begin the subscription. If the stack does not answer, do nothing; `wait` begins the subscription later."""
@@ -92,6 +97,10 @@ class Notices(Protocol):
 
     def find_expected(self, name: str) -> Collection[str]:
         """Return the slots on which the reservation had leases when its newest notice was sent, if that is known."""
+
+    def find_commands(self, name: str) -> Sequence[LeaseKey]:  # noqa: ARG002 - of the port
+        """Return the leases on the slot `name` whose commands are new by its newest hint, if that is known."""
+        return ()
 
     def note(self, name: str, seen: Joined) -> None:
         """Record the row of the reservation `name` that was read last (`seen`). A transport that compares versions of

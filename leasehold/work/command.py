@@ -9,9 +9,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from leasehold.client.models import LeaseKey
 from leasehold.work.devices import GPUS
 from leasehold.work.guard import TAG
-from leasehold.work.ports import LeaseKey, Taken
+from leasehold.work.ports import Taken
 from scheduler.protocol.signing import RunFields, is_run_signed_by
 
 INHERITED: Final = ("PATH", "HOME", "LANG")

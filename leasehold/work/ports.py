@@ -5,20 +5,13 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
+from leasehold.client.models import LeaseKey
 from leasehold.errors import Refused
 
 Why = Literal["exited", "signal", "not_started", "out_of_memory", "revoked", "fenced", "limit", "lost"]
 """How a command ended. `revoked`: the host ended it because its lease ends. `fenced`: the host ended it because it had
 no answer of the scheduler in time. `lost`: the host does not know.
 """
-
-
-class LeaseKey(NamedTuple):
-    """The lease of one component of a reservation on the host's slot. `token`: its fencing token."""
-
-    reservation: str
-    component: str
-    token: int
 
 
 class Taken(NamedTuple):

@@ -17,10 +17,11 @@ from typing import Any, Final
 
 import msgspec
 
+from leasehold.client.models import LeaseKey
 from leasehold.private_files import make_private_folder
 from leasehold.work.guard import OUTCOME
 from leasehold.work.guard_client import Exited, NotStarted
-from leasehold.work.ports import LeaseKey, Outcome
+from leasehold.work.ports import Outcome
 
 RECORD: Final = "lease.json"
 NOTICE: Final = "notice.json"

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from leasehold.client.backoff import Backoff
+from leasehold.client.models import LeaseKey
 from leasehold.errors import LeaseholdError, Refused
 from leasehold.work.command import (
     HostIdentity,
@@ -45,7 +46,7 @@ from leasehold.work.guard_client import (
     Started,
     UnknownCommand,
 )
-from leasehold.work.ports import CommandsPort, LeaseKey, Outcome, Renewed, Taken, Why
+from leasehold.work.ports import CommandsPort, Outcome, Renewed, Taken, Why
 from leasehold.work.ports import Printed as PrintedReport
 from leasehold.work.records import NOTICE, PEERS, Record, Records, make_lease_id
 from leasehold.work.remains import end_remains
@@ -257,6 +258,16 @@ class Runner:
             self._changed.notify_all()
             self._due.notify()
         self._guard.wake()
+
+    def expect(self, keys: Sequence[LeaseKey]) -> None:
+        """Take the commands of these leases before the leases are asked for, because a hint has named them. A hint may
+        be forged: it makes this runner ask, and only a verified answer makes it start a command. Call `look` soon.
+        """
+        with self._lock:
+            for key in keys[:BATCH]:
+                if key not in self._jobs:
+                    self._see(key, LeaseState(key))
+            self._due.notify()
 
     def _see(self, key: LeaseKey, lease: LeaseState) -> None:
         job = self._jobs.get(key)

@@ -2,7 +2,7 @@
 holders get about a reservation, in notices of events and in answers to queries.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -51,6 +51,20 @@ class ChangeSet:
     def turned_slots(self) -> bool:
         """Return whether a slot became ready, empty or stopped in this transaction. Then a tick should run at once."""
         return any(event.name in {"slot_ready", "slot_empty", "slot_stopped", STOP_DONE} for event in self.events)
+
+    def find_new_commands(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return slot id -> the leases on it that this transaction has granted to reservations with a command, so that
+        a host need not ask for its leases before it takes the commands.
+        """
+        rows = {row.id: row for row in self.rows if isinstance(row, Reservation) and row.run is not None}
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for event in self.events if rows else ():
+            row = rows.get(event.reservation or "")
+            if row is not None and event.name == "reservation_leased":
+                for lease in row.leases:
+                    named = {"reservation": row.id, "component": lease.component, "token": lease.token}
+                    found.setdefault(lease.slot, []).append(named)
+        return found
 
 
 def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:

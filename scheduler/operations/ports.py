@@ -5,7 +5,7 @@ committed change.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -184,7 +184,7 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
         if ports.is_observed:
             _send_notices(ports, change_set)
             # A lease that comes or goes on a static host also changes the slot, so its host gets a hint.
-            hint_to_hosts(ports, change_set.hosts)
+            hint_to_hosts(ports, change_set.hosts, change_set.find_new_commands())
         if kick and not has_more:
             ports.notifier.kick()
     if has_more:
@@ -265,10 +265,14 @@ def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
         )
 
 
-def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
+def hint_to_hosts(
+    ports: Ports, slots: Iterable[Slot], commands: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+) -> None:
+    """Send a hint to the host of each of these slots. `commands`: slot id -> its leases whose commands are new."""
     hints = {slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots}
     if hints:
-        ports.notifier.push(hints)
+        named = {name: {"commands": new} for name, new in (commands or {}).items()}
+        ports.notifier.push({name: hint | named.get(name, {}) for name, hint in hints.items()})
 
 
 def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:

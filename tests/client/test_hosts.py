@@ -10,6 +10,7 @@ import redis
 from leasehold import Client, Refused, Unavailable
 from leasehold.agent.agent import HostAgent, HostSpec
 from leasehold.client.hosts import Hosts
+from leasehold.client.models import LeaseKey
 from scheduler.protocol.heartbeats import (
     LONGEST_BEAT_SECONDS,
     Heartbeat,
@@ -173,6 +174,27 @@ def test_heartbeats_carry_the_last_version_and_a_hint_makes_the_agent_read_its_l
     running.await_event("ended")
     wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1") == b"m1 0:8:1000", "the next version")
     assert intake.verbs().count("leases") == 2
+
+
+@pytest.mark.parametrize(
+    ("hint", "commands"),
+    [
+        (b'{"commands": [{"reservation": "r1", "component": "main", "token": 7}]}', [LeaseKey("r1", "main", 7)]),
+        (b"{}", []),
+        (b'{"commands": [{"reservation": "r1"}]}', []),
+        (b"\xff", []),
+    ],
+)
+def test_a_hint_names_new_commands(
+    hint: bytes, commands: list[LeaseKey], blocking_client: Client, redis_client: redis.Redis
+) -> None:
+    hints = blocking_client.hosts.hints("lab-1")
+    hints.listen()
+    assert not hints.commands
+    redis_client.publish("leasehold:host:lab-1", hint)
+    assert hints.wait(10)
+    assert list(hints.commands) == commands
+    hints.close()
 
 
 def test_the_agent_reads_its_leases_when_heartbeats_succeed_again(

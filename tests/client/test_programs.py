@@ -7,7 +7,7 @@ A change of the client that makes mypy report a fault here breaks programs of us
 import ast
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, assert_type
@@ -42,6 +42,7 @@ from leasehold import (
     Joined,
     Lease,
     LeaseholdError,
+    LeaseKey,
     Lost,
     NoStack,
     NotAnswered,
@@ -219,6 +220,7 @@ def host_with(hosts: Hosts) -> None:
     assert_type(hints, Hints)
     hints.listen()
     assert_type(hints.expected, frozenset[str])
+    assert_type(hints.commands, Sequence[LeaseKey])
     hints.note(Joined(None))
     hints.forget()
     assert_type(hints.wait(1.0), bool)

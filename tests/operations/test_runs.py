@@ -394,6 +394,21 @@ def revoke(cluster: Cluster, name: str = "r1") -> None:
     cluster.harness.put(msgspec.structs.replace(row, **changes))
 
 
+class TestHints:
+    def test_the_hint_about_a_lease_names_its_command(self) -> None:
+        cluster = Cluster().lease()
+        (lease,) = cluster.row().leases
+        named = {"reservation": "r1", "component": "main", "token": lease.token}
+        hint = {"slot": "lab-1", "state": "ready", "cordoned": False}
+        assert cluster.harness.notifier.news[-1] == ("lab-1", hint | {"commands": [named]})
+        cluster.begin().finish()
+        assert cluster.harness.notifier.news[-1] == ("lab-1", hint)
+        assert cluster.ask(SHOP, "submit", id="bare", pool="lab")["ok"]
+        cluster.harness.tick()
+        assert cluster.row("bare").phase == "leased"
+        assert cluster.harness.notifier.news[-1] == ("lab-1", hint)
+
+
 class TestOutcomes:
     def test_a_start_confirms_and_renews_the_lease(self, store: Store) -> None:
         cluster = Cluster(store).lease()
@@ -594,6 +609,27 @@ class TestRenewal:
         answer = cluster.ask(HOSTS[core.slot], "renew", reservation="r1", token=helper.token)
         assert fault(answer) == ("token", "conflict")
 
+    @pytest.mark.parametrize("verb", ["take", "renew"])
+    def test_a_host_whose_requests_move_its_deadlines_is_not_offline(self, verb: str) -> None:
+        """Its heartbeats are lost, and its requests are answered: it would not end its commands before the slot is
+        offline.
+        """
+        cluster = Cluster().lease()
+        (lease,) = cluster.row().leases
+        for _ in range(3):
+            _pass_time(cluster, 20)
+            if verb == "take":
+                assert cluster.report("take")["ok"]
+            else:
+                assert cluster.ask(HOSTS["lab-1"], "renew", reservation="r1", token=lease.token)["ok"]
+            _pass_time(cluster, 1)
+            assert cluster.row().phase == "leased"
+        # The renewals of others are no signs of life of the host.
+        _pass_time(cluster, 20)
+        assert cluster.ask(SHOP, "renew", reservation="r1", token=lease.token)["ok"]
+        _pass_time(cluster, 20)
+        assert cluster.row().phase != "leased"
+
     def test_no_other_host_renews_and_none_without_a_command(self) -> None:
         cluster = Cluster(hosts=2).lease()
         cluster.ask(SHOP, "submit", id="bare", pool="lab")
@@ -604,6 +640,13 @@ class TestRenewal:
         bare = cluster.row("bare")
         host = HOSTS[bare.leases[0].slot]
         assert fault(cluster.ask(host, "renew", reservation="bare", token=bare.token)) == ("reservation", "unknown")
+
+
+def _pass_time(cluster: Cluster, seconds: float) -> None:
+    end = cluster.harness.now + seconds
+    while cluster.harness.now < end:
+        cluster.harness.now += cluster.harness.leader.interval
+        cluster.harness.tick()
 
 
 class TestTogether:

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
+from leasehold.client.models import LeaseKey
 from leasehold.errors import Fault, NotAnswered, Refused, Unavailable
 from leasehold.work.command import HostIdentity, Signer
-from leasehold.work.ports import LeaseKey, Outcome, Printed, Renewed, Taken
+from leasehold.work.ports import Outcome, Printed, Renewed, Taken
 from leasehold.work.runner import LeaseState
 from scheduler.protocol.signing import RunFields, sign_run
 

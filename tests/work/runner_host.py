@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from leasehold.client.models import LeaseKey
 from leasehold.work import guard
 from leasehold.work.command import HostIdentity, Signer
 from leasehold.work.guard_client import GuardClient, GuardLost
-from leasehold.work.ports import LeaseKey, Outcome
+from leasehold.work.ports import Outcome
 from leasehold.work.records import Records
 from leasehold.work.runner import Runner
 from testbed.processes import wait_for

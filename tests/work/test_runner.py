@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from leasehold.client.models import LeaseKey
 from leasehold.errors import Refused
 from leasehold.work import guard
 from leasehold.work.devices import Devices
-from leasehold.work.ports import LeaseKey, Outcome, Taken
+from leasehold.work.ports import Outcome, Taken
 from leasehold.work.records import Records, make_lease_id
 from testbed.guarding import Guarded
 from testbed.processes import wait_for
@@ -72,6 +73,27 @@ def test_a_command_runs_once_however_often_its_lease_is_read(make: Make, tmp_pat
     host.runner.look([lease], begun)
     assert (tmp_path / "log").read_text() == "x\n"
     assert (host.scheduler.count("take"), host.scheduler.count("exited")) == (1, 1)
+
+
+def test_a_command_that_a_hint_names_is_run_before_the_leases_are_read(make: Make) -> None:
+    host = make()
+    key = host.scheduler.lease("r1", ["true"])
+    host.runner.expect([key])
+    wait_for(lambda: key in host.scheduler.outcomes, "the outcome")
+    host.runner.expect([key])
+    host.look()
+    assert (host.scheduler.count("take"), host.scheduler.count("exited")) == (1, 1)
+
+
+def test_a_forged_hint_starts_nothing(make: Make) -> None:
+    host = make()
+    host.runner.expect([LeaseKey(f"none-{number}", "main", 7) for number in range(1000)])
+    wait_for(lambda: host.scheduler.count("take"), "a request")
+    host.look()
+    assert host.scheduler.count("take") <= 50
+    assert host.list_events("command_started") == []
+    # The jobs are forgotten: the next hint about a lease makes the runner ask.
+    assert host.await_outcome(host.scheduler.lease("r1", ["true"])).why == "exited"
 
 
 def test_the_environment_names_the_lease(make: Make) -> None:

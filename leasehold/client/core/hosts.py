@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from leasehold.client.core.watch import Hint
-from leasehold.client.models import Answer, Host, Taken, read_answer
+from leasehold.client.models import Answer, Host, LeaseKey, Taken, read_answer
 from leasehold.client.ports import Notices, Reader, Wire, is_run_unknown
 from leasehold.client.submitting import read_answers
 from leasehold.errors import Fault, Refused, Unknown, read_faults
@@ -224,6 +224,11 @@ class AsyncHints:
         """Wait for a hint, for `seconds` at most. Return whether a hint has arrived since the last wait."""
         self._begin()
         return await self._hint.take(seconds)
+
+    @property
+    def commands(self) -> Sequence[LeaseKey]:
+        """The leases whose commands are new by the newest hint, if that is known."""
+        return self._notices.find_commands(self._slot)
 
     def forget(self) -> None:
         """Drop the hints that have arrived so far."""

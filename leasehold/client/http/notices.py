@@ -6,13 +6,15 @@ last. The server responds as soon as one of the rows differs from its mark, so n
 """
 
 import asyncio
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from typing import Final
 
+import msgspec
 from typing_extensions import override
 
 from leasehold.client.http.channel import HttpChannel
 from leasehold.client.marks import mark_row
+from leasehold.client.models import HostHint, LeaseKey
 from leasehold.client.ports import Flag, Joined, Notices
 from leasehold.errors import LeaseholdError
 from scheduler.protocol.http_routes import MOST_MARKS, quote_id
@@ -141,6 +143,7 @@ class HostNotices(Notices):
         self._flags: dict[str, set[Flag]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._listening: dict[str, asyncio.Event] = {}
+        self._commands: dict[str, Sequence[LeaseKey]] = {}
 
     @override
     def add(self, name: str, flag: Flag) -> None:
@@ -161,10 +164,15 @@ class HostNotices(Notices):
             self._flags.pop(name, None)
             self._tasks.pop(name).cancel()
             self._listening.pop(name).set()
+            self._commands.pop(name, None)
 
     @override
     def find_expected(self, name: str) -> Collection[str]:
         return ()
+
+    @override
+    def find_commands(self, name: str) -> Sequence[LeaseKey]:
+        return self._commands.get(name, ())
 
     @override
     def note(self, name: str, seen: Joined) -> None:
@@ -187,20 +195,23 @@ class HostNotices(Notices):
         seconds, is_first = LISTEN_SECONDS, True
         while not self._channel.is_closed:
             try:
-                is_hinted = await self._is_hinted(name, seconds)
+                hint = await self._await_hint(name, seconds)
             except LeaseholdError:
                 await self._channel.pause(PAUSE_SECONDS)
             else:
-                if is_hinted and not is_first:
+                if hint.changed and not is_first:
+                    self._commands[name] = hint.list_commands()
                     for flag in self._flags.get(name, ()):
                         flag.set()
             self._listening[name].set()
             seconds, is_first = POLL_SECONDS, False
 
-    async def _is_hinted(self, name: str, seconds: float) -> bool:
+    async def _await_hint(self, name: str, seconds: float) -> HostHint:
         query = {"wait": f"{seconds:.3f}"}
         reply = await self._channel.call("GET", f"/slots/{quote_id(name)}/hint", query, wait=seconds)
         if not reply.is_ok:
             raise self._channel.explain(reply)
-        content: Any = reply.content
-        return bool(content.get("changed")) if isinstance(content, dict) else False
+        try:
+            return msgspec.convert(reply.content, HostHint)
+        except msgspec.ValidationError:
+            return HostHint(changed=False)

@@ -3,14 +3,15 @@ lost; after a lost connection all watches are notified, so that they read their 
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import redis
 from typing_extensions import override
 
+from leasehold.client.models import HostHint, LeaseKey
 from leasehold.client.ports import Flag, Joined, Notices
 from leasehold.client.redis.lines import Lines
 
@@ -27,22 +28,22 @@ class _Lease(msgspec.Struct):
 
 
 class _Notice(msgspec.Struct):
-    """The part of a notice that a subscription reads: the slots on which the reservation had leases when the notice was
+    """The part of a notice about a reservation that is read: the slots on which it had leases when the notice was
     sent.
     """
 
     leases: list[_Lease] = []
 
 
-_NOTICE: Final = msgspec.json.Decoder(_Notice)
+_Message = TypeVar("_Message", _Notice, HostHint)
 
 
 class _Channel:
-    """A channel that is watched: its flags, and the slots that its newest notice named."""
+    """A channel that is watched: its flags, and its newest message."""
 
     def __init__(self) -> None:
         self.flags: set[Flag] = set()
-        self.expected: Collection[str] = ()
+        self.newest = b"{}"
         self.is_known = False
         """Whether the subscription was confirmed before, so that another confirmation means that notices were lost."""
         self.confirmed = asyncio.Event()
@@ -85,10 +86,15 @@ class Subscription:
                 async with asyncio.timeout(LISTEN_SECONDS):
                     await channel.confirmed.wait()
 
-    def find_expected(self, name: str) -> Collection[str]:
-        """Return the slots that the newest notice on the channel `name` named."""
+    def find_newest(self, name: str, kind: type[_Message]) -> _Message:
+        """Return the newest message on the channel `name`. A message that cannot be read is a hint all the same: then
+        return an empty one.
+        """
         channel = self._channels.get(name)
-        return () if channel is None else channel.expected
+        try:
+            return kind() if channel is None else msgspec.json.decode(channel.newest, type=kind)
+        except msgspec.DecodeError:
+            return kind()
 
     async def close(self) -> None:
         """Close the connection, and set all flags."""
@@ -146,7 +152,7 @@ class Subscription:
         if channel is None:
             return
         if message[0] == b"message":
-            channel.expected = _list_slots(message[2])
+            channel.newest = message[2]
             self._set(channel)
         elif message[0] == b"subscribe":
             if channel.is_known:
@@ -185,18 +191,12 @@ class ChannelNotices(Notices):
 
     @override
     def find_expected(self, name: str) -> Collection[str]:
-        return self._subscription.find_expected(self._channel_of(name))
+        return frozenset(each.slot for each in self._subscription.find_newest(self._channel_of(name), _Notice).leases)
+
+    @override
+    def find_commands(self, name: str) -> Sequence[LeaseKey]:
+        return self._subscription.find_newest(self._channel_of(name), HostHint).list_commands()
 
     @override
     def note(self, name: str, seen: Joined) -> None:
         """Do nothing: Redis sends a notice at each change, whichever row was read last."""
-
-
-def _list_slots(notice: bytes) -> frozenset[str]:
-    """Return the ids of the slots that a notice names; an empty set if it cannot be read, since it is a hint all the
-    same.
-    """
-    try:
-        return frozenset(lease.slot for lease in _NOTICE.decode(notice).leases)
-    except msgspec.DecodeError:
-        return frozenset()

@@ -186,7 +186,17 @@ def _find_renewed(work: UnitOfWork, document: HolderDocument) -> Reservation:
     if document.token not in tokens:
         wanted = f"the token of a lease of {current.id} on {principal.name}"
         raise CommandRefused("token", wanted, document.token, "conflict")
+    note_alive(work, principal.name)
     return current
+
+
+def note_alive(work: UnitOfWork, name: str) -> None:
+    """Note a request of the host of the slot `name` as a sign of life. With the answer, the host moves the deadlines of
+    its commands, so its slot must not count as offline before them.
+    """
+    slot = work.slots.get(name)
+    if slot is not None and slot.last_seen is not None:
+        work.mark(msgspec.structs.replace(slot, last_seen=max(slot.last_seen, work.now)))  # promise: answered-is-seen
 
 
 def renew_lease(work: UnitOfWork, rules: Rules, current: Reservation) -> Reservation:

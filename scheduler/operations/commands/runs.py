@@ -41,7 +41,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.runs import Execution, Outcome, RunState, describe_outcome, is_success
 from scheduler.model.transitions import ENDED, HOLDING
 from scheduler.model.validation import InvalidInputError, read_document
-from scheduler.operations.commands.lease_commands import CommandRefused, give_back, renew_lease
+from scheduler.operations.commands.lease_commands import CommandRefused, give_back, note_alive, renew_lease
 from scheduler.operations.commands.slot_commands import check_host, find_slot
 from scheduler.operations.ending_leases import (
     count_restarts,
@@ -67,6 +67,7 @@ def take(work: UnitOfWork, _rules: Rules, document: TakeDocument) -> Reservation
     current = _find_with_run(work, document)
     _find_lease(work, current, document)
     _find_signer(work)
+    note_alive(work, document.slot)
     known = _find_execution(work, document)
     if known is not None and (known.machine, known.run) != (document.machine, document.run):
         taker = f"no other agent: one of {known.machine} took it {work.now - known.taken_at:.0f} s ago"
