@@ -38,10 +38,12 @@ class Host:
 
 
 @contextmanager
-def open_hosts(count: int, at_once: int) -> Iterator[tuple[Stack, Client, list[Host]]]:
-    """A running stack with this many ready hosts, each of which has `at_once` commands at the same time."""
+def open_hosts(count: int, at_once: int, **pool: Any) -> Iterator[tuple[Stack, Client, list[Host]]]:
+    """A running stack with this many ready hosts, each of which has `at_once` commands at the same time. `pool`: fields
+    of the pool other than those of POOL.
+    """
     with TemporaryDirectory(prefix="bench-hosts-", ignore_cleanup_errors=True) as name, ExitStack() as ends:
-        stack, client = ends.enter_context(open_stack_with({"lab": {**POOL, "max_leases_per_slot": at_once}}))
+        stack, client = ends.enter_context(open_stack_with({"lab": {**POOL, **pool, "max_leases_per_slot": at_once}}))
         hosts = [_start_host(stack, Path(name), f"host-{number}") for number in range(count)]
         for host in hosts:
             ends.callback(_end_host, host)

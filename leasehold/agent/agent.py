@@ -55,6 +55,9 @@ FINISH_SECONDS: Final = 15.0
 NOTICE_SECONDS: Final = 0.5
 """Longest time until the agent reacts to a request to leave, in seconds."""
 
+AFTER_COMMANDS_SECONDS: Final = 0.1
+"""Seconds between a hint that names new commands and the read of the leases."""
+
 Report = Callable[[Mapping[str, Any]], object]
 """A function that is called with each event of the agent, as a mapping like {"event": "left", "slot": "lab-7"}."""
 
@@ -322,9 +325,10 @@ class HostAgent:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_gone:
             if hints.wait(min(left, NOTICE_SECONDS)):
-                if self._runner is not None:
-                    self._runner.expect(hints.commands)
-                return
+                if self._runner is None or not self._runner.expect(hints.commands):
+                    return
+                # speed: the request for the leases would delay those for the commands.
+                until = min(until, time.monotonic() + AFTER_COMMANDS_SECONDS)
             if self._has_to_leave:
                 return
             if self._heart.take_return():

@@ -259,15 +259,18 @@ class Runner:
             self._due.notify()
         self._guard.wake()
 
-    def expect(self, keys: Sequence[LeaseKey]) -> None:
-        """Take the commands of these leases before the leases are asked for, because a hint has named them. A hint may
-        be forged: it makes this runner ask, and only a verified answer makes it start a command. Call `look` soon.
+    def expect(self, keys: Sequence[LeaseKey]) -> bool:
+        """Take the commands of these leases before the leases are asked for, because a hint has named them. Return
+        whether one is new. A hint may be forged: it makes this runner ask, and only a verified answer makes it start a
+        command. Call `look` soon.
         """
         with self._lock:
-            for key in keys[:BATCH]:
-                if key not in self._jobs:
-                    self._see(key, LeaseState(key))
+            room = BATCH - sum(each.state == "wanted" for each in self._jobs.values())
+            new = [key for key in keys if key not in self._jobs][: max(room, 0)]
+            for key in new:
+                self._see(key, LeaseState(key))
             self._due.notify()
+            return bool(new)
 
     def _see(self, key: LeaseKey, lease: LeaseState) -> None:
         job = self._jobs.get(key)

@@ -1,16 +1,23 @@
 """The agent of a host against a fake stack: its requests, its events and when it ends."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from typing_extensions import override
 
 from leasehold import Client, Refused, Unavailable
 from leasehold.agent.agent import HostAgent, HostSpec
+from leasehold.agent.commands import HostCommands
 from leasehold.client.hosts import Hosts
 from leasehold.client.models import LeaseKey
+from leasehold.work.command import HostIdentity, Signer
+from leasehold.work.ports import Taken
+from leasehold.work.runner import Runner
 from scheduler.protocol.heartbeats import (
     LONGEST_BEAT_SECONDS,
     Heartbeat,
@@ -55,10 +62,10 @@ class FakeHost:
 class Running:
     """An agent that runs in its own thread, with the events that it reported."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, make_runner: Callable[[str], Runner] | None = None) -> None:
         self.events: list[Mapping[str, Any]] = []
         self.error: Exception | None = None
-        self.agent = HostAgent(client.hosts, SPEC, self.events.append, poll_seconds=0.1)
+        self.agent = HostAgent(client.hosts, SPEC, self.events.append, poll_seconds=0.1, make_runner=make_runner)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -87,12 +94,12 @@ def host(intake: FakeIntake) -> FakeHost:
 
 
 @pytest.fixture
-def start(blocking_client: Client) -> Iterator[Callable[[], Running]]:
+def start(blocking_client: Client) -> Iterator["Start"]:
     """A function that starts the agent; the agent ends after the test."""
     started: list[Running] = []
 
-    def begin() -> Running:
-        started.append(Running(blocking_client))
+    def begin(make_runner: Callable[[str], Runner] | None = None) -> Running:
+        started.append(Running(blocking_client, make_runner))
         return started[-1]
 
     yield begin
@@ -102,7 +109,7 @@ def start(blocking_client: Client) -> Iterator[Callable[[], Running]]:
         wait_for(lambda each=each: each.has_ended, "the agent's end")  # type: ignore[misc]
 
 
-Start = Callable[[], Running]
+Start = Callable[..., Running]
 
 
 def test_the_agent_registers_its_machine_and_sends_heartbeats(
@@ -195,6 +202,31 @@ def test_a_hint_names_new_commands(
     assert hints.wait(10)
     assert list(hints.commands) == commands
     hints.close()
+
+
+def test_the_agent_takes_a_command_that_a_hint_names_before_it_reads_its_leases(
+    host: FakeHost, start: Start, intake: FakeIntake, blocking_client: Client, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    taken: list[tuple[LeaseKey, int]] = []
+
+    class Commands(HostCommands):
+        @override
+        def take(self, nonces: Mapping[LeaseKey, str]) -> Mapping[LeaseKey, Taken | Refused]:
+            taken.extend((key, intake.verbs().count("leases")) for key in nonces)
+            raise Unavailable("no answer")
+
+    def make_runner(run: str) -> Runner:
+        identity = HostIdentity("lab-1", "m1", run)
+        signer = Signer("lab-1", b"k" * 32, "a-cluster")
+        return Runner(Commands(blocking_client, identity), signer, identity, tmp_path, lambda _: None)
+
+    host.version, host.leases = "0:7:1.8", []
+    start(make_runner)
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1") == b"m1 0:7:1.8", "the version")
+    named = {"reservation": "r1", "component": "main", "token": 7}
+    redis_client.publish("leasehold:host:lab-1", json.dumps({"commands": [named]}))
+    wait_for(lambda: intake.verbs().count("leases") == 2, "the next read of the leases")
+    assert taken == [(LeaseKey("r1", "main", 7), 1)]
 
 
 def test_the_agent_reads_its_leases_when_heartbeats_succeed_again(
