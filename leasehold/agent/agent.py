@@ -21,7 +21,8 @@ from leasehold.client.models import Host, Hosted, LeaseKey
 from leasehold.client.ports import Hints
 from leasehold.errors import NotAnswered, Refused, Unavailable
 from leasehold.work.guard import read_boot_clock
-from leasehold.work.runner import LeaseState, Runner
+from leasehold.work.jobs import LeaseState
+from leasehold.work.runner import Runner
 from scheduler.protocol.heartbeats import LONGEST_BEAT_SECONDS, find_beat
 
 LOOK_SECONDS: Final = 300.0
