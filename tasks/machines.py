@@ -14,6 +14,7 @@ import msgspec
 from scheduler.model.rules import Rules, list_unfound
 from scheduler.operations.machines.check import check, record_refused, recover, sweep
 from scheduler.operations.machines.interrupt import handle_notices
+from scheduler.operations.machines.joining import find_forgotten
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
@@ -193,7 +194,7 @@ def prune() -> str:
     now = store.now()
     count = store.prune(
         events_before=now - keep.events_days * DAY,
-        requests_before=now - keep.requests,
+        requests_before=find_forgotten(now, keep.requests),
         ended_before=now - keep.ended_days * DAY,
     )
     count += store.prune_costs(now - keep.costs_days * DAY)

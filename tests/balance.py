@@ -28,7 +28,7 @@ E2E: Final = "tests/system"
 OWN_STACKS: Final = frozenset(
     f"{E2E}/test_{name}.py"
     for name in (
-        *("bad_day", "bulk", "host_commands", "hostile", "nothing_is_left", "plain_moto", "postgresql"),
+        *("bad_day", "bulk", "host_commands", "hostile", "joining", "nothing_is_left", "plain_moto", "postgresql"),
         *("restore", "runs", "signed", "stopped_tier", "transport"),
     )
 )

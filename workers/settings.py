@@ -155,7 +155,7 @@ class AccessSettings(Document):
     """
     join_roles: Roles = ()
     """Roles of instance profiles, as `ACCOUNT:ROLE`, by which launched machines prove their identity to get the key of
-    their slot; none: no machine gets one.
+    their slot; none: only machines of pools without an instance profile get one, by a token.
     """
 
 

@@ -1,5 +1,5 @@
 """Plays the running instances as processes of this machine: each one runs its user data, with credentials of its own
-that prove to STS which instance it is.
+that prove to STS which instance it is, and with a metadata service that names its id.
 
 Only user data that begins with `#!` is run, by `/bin/sh`. Whoever may launch instances in the emulator can thus run
 programs as its user, so this is off unless the setting `run_user_data` is on.
@@ -35,6 +35,11 @@ END_SECONDS: Final = 5.0
 """Time limit for the end of the processes of one instance."""
 _INHERITED: Final = ("HOME", "LANG", "TZ")
 _KEY_BYTES: Final = 8
+METADATA_PATH: Final = "/_machines/"
+"""Begin of the paths of the metadata services: the id of the instance and the path of EC2's service follow."""
+_SESSION_PATH: Final = "latest/api/token"
+_ID_PATH: Final = "latest/meta-data/instance-id"
+_SESSION_HEADER: Final = "X-aws-ec2-metadata-token"
 
 
 class _Machine(NamedTuple):
@@ -44,6 +49,8 @@ class _Machine(NamedTuple):
     folder: Path
     access_key: str
     secret: str
+    session: str
+    """What its metadata service gives to a PUT, and wants from a GET."""
 
 
 class MachineProcesses:
@@ -59,7 +66,7 @@ class MachineProcesses:
         self._folder = Path(tempfile.mkdtemp(prefix="leasehold-machines-")) if folder is None else folder
         self._machines: dict[str, _Machine] = {}
         self._secrets: dict[str, tuple[str, str]] = {}
-        """Access key -> the instance and the secret key. A request thread reads it."""
+        """Access key -> the instance and the secret key. A request thread reads it, as it does `_machines`."""
 
     def follow(self, running: Mapping[str, str]) -> None:
         """Start the instances that are not played yet, and end the played ones that run no more. `running`: id -> user
@@ -74,6 +81,11 @@ class MachineProcesses:
     def find_instance(self, access_key: str) -> tuple[str, str] | None:
         """Return the instance with this access key, and its secret key; None if there is none."""
         return self._secrets.get(access_key)
+
+    def find_session(self, instance: str) -> str | None:
+        """Return the session of the metadata service of this instance; None if there is none."""
+        machine = self._machines.get(instance)
+        return None if machine is None else machine.session
 
     def close(self) -> None:
         """End all played instances, and remove a temporary folder."""
@@ -99,6 +111,7 @@ class MachineProcesses:
             "AWS_SESSION_TOKEN": secrets.token_urlsafe(32),
             "AWS_REGION": self._region,
             "AWS_ENDPOINT_URL_STS": self._url,
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{self._url}{METADATA_PATH}{name}",
             "EMULATED_INSTANCE_ID": name,
             "EMULATED_FOLDER": str(folder),
         }
@@ -112,7 +125,7 @@ class MachineProcesses:
                 stderr=console,
             )
         self._secrets[access_key] = name, secret
-        self._machines[name] = _Machine(process, folder, access_key, secret)
+        self._machines[name] = _Machine(process, folder, access_key, secret, secrets.token_urlsafe(32))
 
     def _end(self, name: str) -> None:
         machine = self._machines.pop(name)
@@ -143,8 +156,9 @@ def _decode(user_data: object) -> str:
 
 
 class InstanceIdentities:
-    """A WSGI application in front of the emulator: it answers GetCallerIdentity of STS to the played instances, if the
-    request is signed with their credentials. All other requests pass on.
+    """A WSGI application in front of the emulator. To the played instances it answers GetCallerIdentity of STS, if the
+    request is signed with their credentials, and version 2 of their metadata service, which has only their id. All
+    other requests pass on.
     """
 
     def __init__(self, inside: "WSGIApplication", machines: MachineProcesses) -> None:
@@ -152,6 +166,8 @@ class InstanceIdentities:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Serve one HTTP request."""
+        if environ.get("PATH_INFO", "").startswith(METADATA_PATH):
+            return self._show_metadata(Request(environ))(environ, start_response)
         scope = environ.get("HTTP_AUTHORIZATION", "").split(",")[0].rpartition("Credential=")[2].split("/")
         known = self._machines.find_instance(scope[0])
         if known is None or scope[3:4] != ["sts"]:
@@ -160,6 +176,19 @@ class InstanceIdentities:
         request = Request(environ)
         answer = _name_caller(instance) if is_signed(request, secret) else _refuse()
         return answer(environ, start_response)
+
+    def _show_metadata(self, request: Request) -> Response:
+        instance, _, path = request.path.removeprefix(METADATA_PATH).partition("/")
+        session = self._machines.find_session(instance)
+        if session is None:
+            return Response(status=404)
+        if (request.method, path) == ("PUT", _SESSION_PATH):
+            return Response(session, mimetype="text/plain")
+        if request.headers.get(_SESSION_HEADER) != session:
+            return Response(status=401)
+        if (request.method, path) == ("GET", _ID_PATH):
+            return Response(instance, mimetype="text/plain")
+        return Response(status=404)
 
 
 def _name_caller(instance: str) -> Response:

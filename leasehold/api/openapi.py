@@ -536,8 +536,15 @@ _POSTS: Final[list[tuple[str, str, str, Schema, Schema]]] = [
     (
         JOIN_PATH,
         "join",
-        "The proof of a launched machine, which needs no key. It gets the key of its slot.",
-        make_object({"headers": {"type": "object", "additionalProperties": STRING}}, ["headers"]),
+        "The proof of a launched machine, or its id and a token. It needs no key. It gets the key of its slot.",
+        make_object(
+            {
+                "headers": {"type": "object", "additionalProperties": STRING},
+                "machine": STRING,
+                "token": STRING,
+            },
+            [],
+        ),
         make_object(dict.fromkeys(("slot", "pool", "machine", "key"), STRING), ["slot", "pool", "machine", "key"]),
     ),
     (

@@ -185,20 +185,30 @@ def join_cluster(
     """Run the agent of a launched machine until Ctrl-C.
 
     The machine proves by the credentials of its instance profile which instance it is, and gets the key of its slot.
-    Its pool needs `agent = true`, and the role of the profile stands in `access.join_roles`. From then on the agent
-    does the same as `leasehold host run`, over the HTTP API.
+    Its pool needs `agent = true`, and the role of the profile stands in `access.join_roles`. In a pool without an
+    instance profile, the variable LEASEHOLD_JOIN_TOKEN has the token of the launch; the agent then keeps the key in the
+    folder --state. From then on the agent does the same as `leasehold host run`, over the HTTP API.
     """
     from leasehold.agent.agent import HostSpec
-    from leasehold.agent.joining import join
-    from leasehold.agent.machine import find_resources
+    from leasehold.agent.joining import join, join_by_token
+    from leasehold.agent.machine import find_resources, find_state_folder
     from leasehold.client.client import Client
     from leasehold.client.credentials import find_credentials
+    from scheduler.protocol.join_tokens import TOKEN_VARIABLE
 
     def show(event: Mapping[str, Any]) -> None:
         _print_event(event, as_json)
 
     devices = _read_devices(device)
-    found = join(url, cluster, region, show)
+    # Commands of leases do not inherit the token.
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    if token:
+        try:
+            found = join_by_token(url, cluster, token, state or find_state_folder(), show)
+        except OSError as error:
+            raise CommandError(f"--state: expected a folder that this user can write, got {error}") from None
+    else:
+        found = join(url, cluster, region, show)
     spec = HostSpec(found.slot, found.pool, found.machine, find_resources(), {})
     credentials = find_credentials({}, key=found.key)
     open_client = partial(Client, url, key=found.key)

@@ -17,6 +17,7 @@ from leasehold.doctor.rules import (
 )
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.commands.slot_commands import REGISTER_REFUSED
+from scheduler.operations.machines.joining import JOIN_REFUSED
 from scheduler.ports import (
     EventFilter,
     NotPermittedError,
@@ -136,8 +137,9 @@ def _look_at_machines(store: Store) -> Finding:
 
 def _look_at_hosts(store: Store) -> Finding:
     try:
-        refused = store.read_events(EventFilter(name=REGISTER_REFUSED, newest=True, limit=MOST_REFUSALS))
-        return judge_hosts(refused, store.now())
+        names = (REGISTER_REFUSED, JOIN_REFUSED)
+        wanted = (EventFilter(name=name, newest=True, limit=MOST_REFUSALS) for name in names)
+        return judge_hosts([event for each in wanted for event in store.read_events(each)], store.now())
     except StoreUnavailableError as error:
         return skipped(HOSTS, str(error))
 

@@ -12,6 +12,7 @@ from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.slots import Slot
 from scheduler.operations.commands.slot_commands import TWO_LIVE
+from scheduler.operations.machines.joining import JOIN_REFUSED
 from scheduler.ports import ClusterRow, DatabaseWentBackError, Remembered
 from scheduler.protocol.clock import ProcessOffset
 
@@ -245,20 +246,32 @@ def judge_machines(slots: Sequence[Slot], holds: Sequence[Hold]) -> Finding:
 
 
 def judge_hosts(refused: Sequence[Event], now: float) -> Finding:
-    """Return the finding on the identities of static hosts: a warning if another live agent with the identity of a host
-    was refused in the last hour, else ok. `refused`: the events of refused registrations. `now`: cluster time.
+    """Return the finding on the identities of hosts: a warning if another live agent with the identity of a host was
+    refused in the last hour, or another sender of the proof or token of a machine; else ok. `refused`: the events of
+    refused registrations and joins. `now`: cluster time.
     """
     recent = [each for each in refused if each.at > now - REFUSED_SECONDS]
+    if copied := {each.slot: each for each in recent if each.name == JOIN_REFUSED}:
+        remedy = (
+            "Unless its agent lost the answer to its request or the folder of its state, another program has the key of"
+            " this slot: remove the principal of the slot (`leasehold principals remove SLOT`) and drain the slot. Give"
+            " the pool an instance profile."
+        )
+        return warning(HOSTS, f"a proof or token was used twice for {_name_hosts(copied)}", remedy)
     clones = {each.slot: each for each in recent if each.detail.get("reason") == TWO_LIVE}
     if not clones:
         return ok(HOSTS, "no live agent with the identity of another one in the last hour")
-    names = [f"{slot} (machine {each.detail.get('machine')})" for slot, each in sorted(clones.items(), key=str)]
-    more = f"; and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
     remedy = (
         "Give each machine its own /etc/machine-id (a cloned image must not contain one), or its own --machine. Run one"
         " agent for a slot. The agent that registered first serves the slot."
     )
-    return warning(HOSTS, "two live agents have the identity of " + "; ".join(names[:_MOST_MACHINES]) + more, remedy)
+    return warning(HOSTS, f"two live agents have the identity of {_name_hosts(clones)}", remedy)
+
+
+def _name_hosts(events: Mapping[str | None, Event]) -> str:
+    names = [f"{slot} (machine {each.detail.get('machine')})" for slot, each in sorted(events.items(), key=str)]
+    more = f"; and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
+    return "; ".join(names[:_MOST_MACHINES]) + more
 
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:

@@ -18,7 +18,15 @@ EVENT_NAMES: Final = (
     *("slot_stop_done", "slot_stop_refused"),
     *("account_set", "account_reset", "account_forgotten", "principal_added", "principal_rotated", "principal_removed"),
     *("principal_granted", "principal_withdrawn"),
-    *("key_set_aside", "machine_end_refused", "machine_orphaned", "message_refused", "register_refused"),
+    *(
+        "host_joined",
+        "host_join_refused",
+        "key_set_aside",
+        "machine_end_refused",
+        "machine_orphaned",
+        "message_refused",
+        "register_refused",
+    ),
     *("restored", "rules_changed"),
 )
 """The names of all events."""

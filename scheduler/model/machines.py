@@ -303,7 +303,7 @@ class Ec2Rules(Document):
     security_groups: tuple[Text, ...] = ()
     """Ids of the security groups; none = those of the launch template, else the network's default group."""
     instance_profile: Text | None = None
-    """Name or ARN of the instance profile; default: no profile."""
+    """Name or ARN of the instance profile; default: no profile. Machines with agents then join by a token."""
     key_name: Text | None = None
     """Name of the SSH key pair; default: no key pair."""
     volume_gib: Positive | None = None

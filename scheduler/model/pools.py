@@ -219,6 +219,13 @@ class Pool(Document):
         return self.agent or not self.is_elastic
 
     @cached_property
+    def joins_by_token(self) -> bool:
+        """Whether the agents on launched machines of this pool may join by the token of their launch: the machines have
+        no instance profile by which they could prove their identity.
+        """
+        return self.agent and self.ec2.instance_profile is None
+
+    @cached_property
     def most_slots(self) -> int:
         """The greatest `max_slots` that the pool has at any time: its own, or that of a schedule."""
         return max(self.max_slots or 0, *(each.max_slots or 0 for each in self.schedules), 0)

@@ -185,6 +185,12 @@ class LaunchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """As in CloudError: an answer without machines does not show then that the request launched none."""
 
 
+JOIN_TOKEN: Final = "join_token"  # noqa: S105 - the name of a key
+"""Key in a launch request that is sent, and not stored: the join token of the launch, which takes the place of
+`join_tokens.TOKEN_PLACE` in the user data. A request without it is sent as it is.
+"""
+
+
 class Fleet(Protocol):
     """The port through which operations launch, list, tag, stop, start and terminate the machines of the cloud account.
     Every method except `find_places` and `freeze` calls the cloud and may raise CloudError.
@@ -206,8 +212,9 @@ class Fleet(Protocol):
         """
 
     def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
-        """Send a launch request that `freeze` returned. The cloud may launch fewer machines than requested. The same
-        request sent again returns the same answer. Raises CloudError if nothing was launched for an unclear reason.
+        """Send a launch request that `freeze` returned, with JOIN_TOKEN if there is one. The cloud may launch fewer
+        machines than requested. The same request sent again returns the same answer. Raises CloudError if nothing was
+        launched for an unclear reason.
         """
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:

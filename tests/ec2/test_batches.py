@@ -1,5 +1,6 @@
 """Batches over HTTP against the emulator: one call launches the machines of many slots."""
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -8,6 +9,8 @@ import pytest
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine
 from scheduler.ports import CloudError, LaunchAnswer, LaunchOrder
+from scheduler.ports.fleet import JOIN_TOKEN
+from scheduler.protocol.join_tokens import make_join_token
 from tests.ec2.conftest import IMAGE, Emulator, some_rules
 from workers.ec2.fleet import Ec2Fleet, make_template, read_answer
 from workers.ec2.requests import freeze_request
@@ -54,6 +57,20 @@ def test_one_fleet_launches_a_batch_over_all_offerings_and_subnets(
     (machine, *_) = fleet.sweep()
     assert (machine.slot, machine.launch_id, machine.batch) == (None, None, "b1")
     assert (machine.pool, machine.cluster_id, machine.highest_token) == ("linux", "c1", 40)
+
+
+def test_all_machines_of_a_batch_get_the_token_and_the_same_request_again_launches_none(
+    fleet: Ec2Fleet, client: "EC2Client"
+) -> None:
+    token = make_join_token(b"k" * 32, "c1", "b1")
+    rules = some_rules(agent=True, offerings=[{"name": name} for name in TYPES])
+    request = {**fleet.freeze(a_batch(3, *TYPES), rules), JOIN_TOKEN: token}
+    machines = {machine.id for machine in fleet.launch(request).machines}
+    assert len(machines) == 3
+    for machine in machines:
+        found = client.describe_instance_attribute(InstanceId=machine, Attribute="userData")["UserData"]["Value"]
+        assert f'LEASEHOLD_JOIN_TOKEN="{token}"' in base64.b64decode(found).decode()
+    assert {machine.id for machine in fleet.launch(request).machines} == machines
 
 
 def test_the_same_request_of_a_batch_gives_the_same_machines(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:

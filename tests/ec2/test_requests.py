@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,8 +10,10 @@ import pytest
 
 from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.ports import CloudError, LaunchOrder, Place
+from scheduler.ports.fleet import JOIN_TOKEN
+from scheduler.protocol.join_tokens import TOKEN_PLACE, make_join_token
 from tests.ec2.conftest import IMAGE, an_order, some_rules
-from workers.ec2.requests import client_token, find_places, freeze_request, read_written
+from workers.ec2.requests import client_token, fill_join_token, find_places, freeze_request, read_written
 
 TEMPLATE: dict[str, Any] = {"launch_template": "lt-0123456789abcdef0", "launch_template_version": 7}
 
@@ -273,6 +276,41 @@ def test_a_single_launch_tries_all_places_and_keeps_its_tags_and_user_data() -> 
     assert [place[1] for place in places_of(request)] == ["subnet-1", "subnet-2"]
     tags = {tag["Key"]: tag["Value"] for tag in request["parameters"]["TagSpecifications"][0]["Tags"]}
     assert (tags["leasehold:slot"], tags["leasehold:launch"]) == ("linux-1", "launch-1")
+
+
+TOKEN = make_join_token(b"k" * 32, "c-1", "launch-1")
+
+
+@pytest.mark.parametrize(("ec2", "api"), [({"image": IMAGE}, "RunInstances"), (TEMPLATE, "CreateFleet")])
+def test_a_join_token_takes_its_place_when_the_request_is_sent(ec2: dict[str, Any], api: str) -> None:
+    script = "token=${join_token} é ${cluster_id}"
+    request = frozen(some_rules({**ec2, "user_data": script}, agent=True), cluster_id="c-1")
+    assert request["api"] == api
+    assert fill_join_token(request) is request
+    before = json.dumps(request)
+    assert TOKEN not in before
+    assert read_user_data(request) == f"token={TOKEN_PLACE} é c-1"
+    filled = fill_join_token({**request, JOIN_TOKEN: TOKEN})
+    assert read_user_data(filled) == f"token={TOKEN} é c-1"
+    # The stored request stays as it is, and nothing but the user data differs.
+    assert json.dumps(request) == before
+    assert len(json.dumps(filled["parameters"])) == len(json.dumps(request["parameters"]))
+
+
+def read_user_data(request: Mapping[str, Any]) -> str:
+    parameters = request["parameters"]
+    if "UserData" in parameters:
+        return str(parameters["UserData"])
+    (config,) = parameters["LaunchTemplateConfigs"]
+    found = config["LaunchTemplateSpecification"]["LaunchTemplateSpecificationUserData"]
+    return base64.b64decode(found).decode()
+
+
+def test_a_pool_with_a_profile_has_no_place_for_a_token() -> None:
+    script = {"user_data": "token=${join_token}"}
+    rules = some_rules({"image": IMAGE, "instance_profile": "machine", **script}, agent=True)
+    assert read_user_data(frozen(rules)) == "token="
+    assert read_user_data(frozen(some_rules({"image": IMAGE, **script}))) == "token="
 
 
 def test_a_client_token_is_short_ascii_and_its_own_for_each_generation() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from scheduler.model.validation import InvalidInputError
-from tests.ec2.conftest import an_order, some_rules
+from scheduler.protocol.join_tokens import TOKEN_PLACE
+from tests.ec2.conftest import IMAGE, an_order, some_rules
 from workers.ec2.user_data import (
     MOST_BYTES,
     VARIABLES,
@@ -35,6 +36,7 @@ def test_a_launch_gives_every_variable_its_value() -> None:
         "silence_seconds": "1800",
         "cluster_id": "c-1",
         "join_url": "https://x",
+        "join_token": "",
     }
     assert variables_of(an_order(), pool, "blue", "us-east-1").keys() == VARIABLES.keys()
 
@@ -69,12 +71,12 @@ def test_the_shipped_example_renders_with_every_variable_that_is_the_same_for_al
     rendered = render_user_data(example_template(), VALUES)
     assert rendered.startswith("#!/bin/sh\n")
     missing = [name for name, value in VALUES.items() if value not in rendered]
-    # The last two are for machines with agents.
-    assert missing == ["slot", "launch_id", "offering", "cluster_id", "join_url"]
+    # The last three are for machines with agents.
+    assert missing == ["slot", "launch_id", "offering", "cluster_id", "join_url", "join_token"]
 
 
-def test_a_pool_with_agents_and_without_user_data_gets_a_script_that_joins() -> None:
-    pool = some_rules(agent=True).pools["linux"]
+def test_a_pool_with_agents_and_a_profile_and_without_user_data_gets_a_script_that_joins_by_a_proof() -> None:
+    pool = some_rules({"image": IMAGE, "instance_profile": "machine"}, agent=True).pools["linux"]
     template = find_template(pool)
     assert template is not None
     values = variables_of(an_order(cluster_id="c-1"), pool, "blue", "eu-west-1", "https://x")
@@ -83,7 +85,22 @@ def test_a_pool_with_agents_and_without_user_data_gets_a_script_that_joins() -> 
         'exec leasehold host join "https://x" --cluster "c-1" --region "eu-west-1"',
     ]
     assert not pool.ec2.names_slot
+    assert values["join_token"] == ""
     assert find_template(some_rules().pools["linux"]) is None
+
+
+def test_a_pool_with_agents_and_without_a_profile_and_user_data_gets_a_script_that_joins_by_the_token() -> None:
+    pool = some_rules(agent=True).pools["linux"]
+    template = find_template(pool)
+    assert template is not None
+    values = variables_of(an_order(cluster_id="c-1"), pool, "blue", "eu-west-1", "https://x")
+    assert render_user_data(template, values).splitlines() == [
+        "#!/bin/sh",
+        f'export LEASEHOLD_JOIN_TOKEN="{TOKEN_PLACE}"',
+        'exec leasehold host join "https://x" --cluster "c-1"',
+    ]
+    # The launches stay in bulk.
+    assert not pool.ec2.names_slot
 
 
 def test_the_page_lists_the_variables_as_the_code_has_them() -> None:

@@ -10,16 +10,16 @@ import pytest
 from scheduler.operations.machines.check import sweep
 from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
-from tests.operations.harness import CONFIG, Harness
+from tests.operations.harness import CONFIG, CountingFleet, Harness
 from workers.probes import Probes
 
 TIMEOUT = 30.0
 
 
-def a_harness(**keys: Any) -> Harness:
+def a_harness(*, fleet: CountingFleet | None = None, **keys: Any) -> Harness:
     """Return a harness with one machine that has booted and one reservation that waits for it."""
     pool = {**CONFIG["pools"]["linux"], "agent": True, "offline_timeout": TIMEOUT, "max_slots": 2, **keys}
-    harness = Harness({"pools": {"linux": pool}})
+    harness = Harness({"pools": {"linux": pool}}, fleet=fleet)
     harness.fleet.is_ready = Probes().is_ready  # type: ignore[method-assign]
     harness.submit("r1", restart_policy="on_failure")
     harness.tick()

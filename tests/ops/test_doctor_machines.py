@@ -70,3 +70,10 @@ def test_the_doctor_names_hosts_of_which_a_second_live_agent_was_refused(
     event = Event(at=NOW - ago, name="register_refused", cause="cloud", slot="lab-1", detail=detail)
     finding = judge_hosts([event], NOW)
     assert (finding.outcome, "lab-1 (machine m1)" in finding.text) == (outcome, outcome == "warning")
+
+
+@pytest.mark.parametrize(("ago", "outcome"), [(60.0, "warning"), (4000.0, "ok")])
+def test_the_doctor_names_machines_whose_proof_or_token_was_used_twice(ago: float, outcome: str) -> None:
+    event = Event(at=NOW - ago, name="host_join_refused", cause="cloud", slot="linux-1", detail={"machine": "i-1"})
+    finding = judge_hosts([event], NOW)
+    assert (finding.outcome, "linux-1 (machine i-1)" in finding.text) == (outcome, outcome == "warning")

@@ -146,7 +146,7 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_in_the_working_fo
         (
             "[pools.a]\nsystem = 'x'\nmax_slots = 1\nec2.user_data = '$slott'",
             [
-                'pools.a.ec2.user_data: expected only the variables cluster, pool, system, slot, launch_id, offering, market, region, boot_seconds, silence_seconds, cluster_id, join_url, got "${slott}"'
+                'pools.a.ec2.user_data: expected only the variables cluster, pool, system, slot, launch_id, offering, market, region, boot_seconds, silence_seconds, cluster_id, join_url, join_token, got "${slott}"'
             ],
         ),
     ],

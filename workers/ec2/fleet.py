@@ -42,6 +42,7 @@ from workers.ec2.requests import (
     TAG_OFFERING,
     TAG_POOL,
     TAG_SLOT,
+    fill_join_token,
     freeze_request,
 )
 from workers.ec2.templates import EXISTS, NOT_FOUND
@@ -130,6 +131,7 @@ class Ec2Fleet(Fleet):
 
     @override
     def launch(self, request: Mapping[str, Any]) -> LaunchAnswer:
+        request = fill_join_token(request)
         match request["api"]:
             case "RunInstances":
                 with launch_errors(request):

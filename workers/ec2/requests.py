@@ -21,6 +21,8 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.ports import CloudError, LaunchOrder, Place
+from scheduler.ports.fleet import JOIN_TOKEN
+from scheduler.protocol.join_tokens import TOKEN_PLACE
 from workers.ec2.templates import describe_template
 from workers.ec2.user_data import find_template, render_user_data, variables_of
 
@@ -38,6 +40,8 @@ ROOT_DEVICE: Final = "/dev/xvda"
 """Device to which `volume_gib` applies while the root device of the image is not known: that of Amazon Linux."""
 
 MOST_TOKEN: Final = 64
+_TEMPLATE_USER_DATA: Final = "LaunchTemplateSpecificationUserData"
+"""Parameter of CreateFleet that has user data in base64."""
 MOST_OVERRIDES: Final = 300
 """The most combinations of instance type and place among which one request to EC2 may choose."""
 
@@ -166,6 +170,28 @@ def _freeze(launch: _Launch, cluster: str) -> dict[str, Any]:
     return {"api": "CreateFleet", "parameters": _create_fleet(launch, pairs, made), **frozen}
 
 
+def fill_join_token(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a launch request with its join token in the user data, in place of TOKEN_PLACE. A request without a token
+    is returned as it is.
+    """
+    token = request.get(JOIN_TOKEN)
+    if token is None:
+        return request
+    parameters = dict(request["parameters"])
+    if "UserData" in parameters:
+        parameters["UserData"] = parameters["UserData"].replace(TOKEN_PLACE, token)
+    configs = []
+    for config in parameters.get("LaunchTemplateConfigs", ()):
+        template = dict(config["LaunchTemplateSpecification"])
+        if _TEMPLATE_USER_DATA in template:
+            text = base64.b64decode(template[_TEMPLATE_USER_DATA]).decode().replace(TOKEN_PLACE, token)
+            template[_TEMPLATE_USER_DATA] = base64.b64encode(text.encode()).decode()
+        configs.append({**config, "LaunchTemplateSpecification": template})
+    if configs:
+        parameters["LaunchTemplateConfigs"] = configs
+    return {**request, "parameters": parameters}
+
+
 def _name_place(place: Place) -> dict[str, str]:
     named = {"SubnetId": place.subnet, "AvailabilityZone": place.zone}
     return {key: value for key, value in named.items() if value is not None}
@@ -284,7 +310,7 @@ def _create_fleet(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]
     template = {"LaunchTemplateId" if name.startswith("lt-") else "LaunchTemplateName": name}
     template["Version"] = "1" if made else str(ec2.launch_template_version)
     if launch.user_data is not None:
-        template["LaunchTemplateSpecificationUserData"] = base64.b64encode(launch.user_data.encode()).decode()
+        template[_TEMPLATE_USER_DATA] = base64.b64encode(launch.user_data.encode()).decode()
     parameters: dict[str, Any] = {
         "ClientToken": launch.token,
         "Type": "instant",

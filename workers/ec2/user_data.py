@@ -9,6 +9,7 @@ from typing import Final
 from scheduler.model.pools import Pool, offering_key
 from scheduler.model.validation import fault
 from scheduler.ports import LaunchOrder
+from scheduler.protocol.join_tokens import TOKEN_PLACE, TOKEN_VARIABLE
 
 MOST_BYTES: Final = 16_384
 """EC2's limit for the size of user data in bytes, before base64."""
@@ -26,13 +27,21 @@ VARIABLES: Final[Mapping[str, str]] = {
     "silence_seconds": "the pool's `self_end_after` in whole seconds; `0` = off",
     "cluster_id": "the identity of the cluster, which `leasehold host join` needs",
     "join_url": "the setting `access.join_url`, which `leasehold host join` needs; empty if it is not set",
+    "join_token": "the join token of the launch; empty in a pool with an instance profile or without agents",
 }
 """Name of a variable in a user data template → the meaning of the value that replaces it."""
 
 AGENT_TEMPLATE: Final = """#!/bin/sh
 exec leasehold host join "${join_url}" --cluster "${cluster_id}" --region "${region}"
 """
-"""User data of a pool with agents that names none. The image needs `leasehold[agent]`."""
+"""User data of a pool with agents that names none, if its machines have an instance profile. The image needs
+`leasehold[agent]`.
+"""
+TOKEN_TEMPLATE: Final = f"""#!/bin/sh
+export {TOKEN_VARIABLE}="${{join_token}}"
+exec leasehold host join "${{join_url}}" --cluster "${{cluster_id}}"
+"""
+"""As AGENT_TEMPLATE, if its machines have none. The token is no argument, which every user of the machine could see."""
 
 
 def example_template() -> str:
@@ -47,7 +56,7 @@ def find_template(pool: Pool) -> str | None:
     and its launch template has no user data of its own. None: its machines get no user data.
     """
     if pool.ec2.user_data is None and pool.agent and pool.ec2.launch_template is None:
-        return AGENT_TEMPLATE
+        return TOKEN_TEMPLATE if pool.joins_by_token else AGENT_TEMPLATE
     return pool.ec2.user_data
 
 
@@ -68,6 +77,7 @@ def variables_of(
         "silence_seconds": str(ceil(pool.self_end_after)),
         "cluster_id": order.cluster_id,
         "join_url": join_url or "",
+        "join_token": TOKEN_PLACE if pool.joins_by_token else "",
     }
 
 

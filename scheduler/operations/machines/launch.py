@@ -31,6 +31,7 @@ from scheduler.operations.machines.holds import (
     note_refusal,
     read_refusal,
 )
+from scheduler.operations.machines.joining import add_join_token, describe_join
 from scheduler.operations.machines.unbound import (
     book_unbound,
     end_machines,
@@ -95,12 +96,13 @@ def launch(ports: Ports, name: str, slot_id: str | None = None) -> str:
     try:
         is_stored = any(slot.launch_request is not None for slot in slots)
         places = () if is_stored else ports.fleet.find_places(slots[0].pool, rules)
+        token = {} if is_stored else describe_join(ports.store, rules, slots[0])
         # promise: request-stored-first
-        first = _freeze(ports, rules, name, names, places, is_batch=is_batch)
+        first = _freeze(ports, rules, name, names, places, token, is_batch=is_batch)
         if first is None or first.launch_request is None:
             return "not_wanted"
         attempts = first.attempts
-        answer = ports.fleet.launch(first.launch_request)
+        answer = ports.fleet.launch(add_join_token(ports.store, first.launch_request))
     except CloudError as error:
         return _settle_failure(ports, rules, name, names, error, attempts)
     if not answer.machines and (attempts > 1 or answer.is_after_unclear):
@@ -158,7 +160,7 @@ def end_batch(ports: Ports, batch: str, *, tries: int) -> None:
     rules, answer = ports.rules(), LaunchAnswer(machines=())
     if tries <= MOST_ATTEMPTS:
         try:
-            answer = ports.fleet.launch(first.launch_request)
+            answer = ports.fleet.launch(add_join_token(ports.store, first.launch_request))
         except CloudError as error:
             if error.category in UNCLEAR | UNHEARD and tries < MOST_ATTEMPTS:
                 raise
@@ -196,7 +198,14 @@ def _find_open(slots: Sequence[Slot], name: str) -> Slot | None:
 
 @repeated_if_overtaken
 def _freeze(
-    ports: Ports, rules: Rules, name: str, names: Sequence[str], places: tuple[Place, ...], *, is_batch: bool
+    ports: Ports,
+    rules: Rules,
+    name: str,
+    names: Sequence[str],
+    places: tuple[Place, ...],
+    token: Mapping[str, Any],
+    *,
+    is_batch: bool,
 ) -> Slot | None:
     """Store a request on its first slot that wants a machine, and count the attempt, before the request is sent. Return
     this slot, or None if no slot wants a machine or the next attempt is not due.
@@ -219,6 +228,7 @@ def _freeze(
             order = _order(work, rules, wanting, cluster, places, is_batch=is_batch)
             request = {
                 **ports.fleet.freeze(order, rules),
+                **token,
                 **({BATCH: name} if is_batch else {}),
                 SLOTS: [slot.id for slot in wanting],
                 **({GANG: first.gang} if order.is_gang else {}),

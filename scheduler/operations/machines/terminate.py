@@ -12,6 +12,7 @@ from scheduler.model.costs import HOUR
 from scheduler.model.launch_backoff import hold_id
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.holds import MOST_DELAY
+from scheduler.operations.machines.joining import add_join_token
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, end_batch, is_put_off
 from scheduler.operations.machines.unbound import end_unbound, find_accounts
 from scheduler.operations.machines.work import END_REFUSED, Refused, check_soon, put_off
@@ -186,7 +187,7 @@ def _find_launched(ports: Ports, slot: Slot) -> str | None:
     found = ports.fleet.find_launched(slot.launch_request)
     if not found and slot.attempts <= MOST_ATTEMPTS:
         try:
-            found = list(ports.fleet.launch(slot.launch_request).machines)
+            found = list(ports.fleet.launch(add_join_token(ports.store, slot.launch_request)).machines)
         except CloudError as error:
             if error.category in UNCLEAR | UNHEARD and slot.attempts < MOST_ATTEMPTS:
                 raise
