@@ -1,5 +1,6 @@
 """`leasehold submit`: submit a reservation with a command, which the host of its lease runs, and follow the output."""
 
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -160,6 +161,8 @@ def follow(client: "Client", name: str, *, goes_on: bool) -> "Command":
             else:
                 is_answered = True
                 printer.print_new(found)
+                # The reader of a pipe gets the lines now, not at the end of the command.
+                sys.stdout.flush()
                 if not goes_on or is_over(client, found):
                     return found
             time.sleep(POLL_SECONDS)

@@ -142,8 +142,6 @@ class UnitOfWork:
         """
         self.heard: Mapping[str, float] = {}
         """Slot id -> the time of the last heartbeat of the host's agent, for registrations by another run of it."""
-        self.cluster = ""
-        """The identity of the cluster, for the signatures of commands; "": not needed."""
         self.outcomes: list[Outcome] = []
         """How commands have ended, by the reports of this transaction."""
         self.spent: dict[str, Levels] = {}

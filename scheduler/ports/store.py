@@ -61,6 +61,9 @@ class Transaction(CostWriter, MarketWrites, RunTimeWrites, RunWrites, Protocol):
         docs/reference/consistency.md, "Time".
         """
 
+    def identity(self) -> str:
+        """Return the identity of the cluster. Needs no statement."""
+
     def rules_version(self) -> int:
         """Return the version of the scheduling rules in force when the transaction began. Needs no statement.
 

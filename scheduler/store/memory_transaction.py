@@ -336,6 +336,10 @@ class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, MemoryRunWrites
         return self._now
 
     @override
+    def identity(self) -> str:
+        return self._world.identity
+
+    @override
     def rules_version(self) -> int:
         return self._rules.version
 

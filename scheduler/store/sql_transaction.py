@@ -295,7 +295,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunW
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:
         """Use the open transaction of `session`. `cluster`: the row about the cluster, read when it began."""
         self._session, self._statements, self._rules = session, statements, rules
-        self._now, self._rules_version = cluster.now, cluster.rules_version
+        self._now, self._rules_version, self._identity = cluster.now, cluster.rules_version, cluster.identity
         self._events: list[Event] = []
         self._costs: list[Cost] = []
         self._token = self._last_token = 0
@@ -324,6 +324,10 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunW
     @override
     def now(self) -> float:
         return self._now
+
+    @override
+    def identity(self) -> str:
+        return self._identity
 
     @override
     def rules_version(self) -> int:

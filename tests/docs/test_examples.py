@@ -66,7 +66,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def make_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+    # With PYTHONUNBUFFERED, an output that is not flushed in time would not be noticed.
+    left_out = ("LEASEHOLD_", "PYTHONUNBUFFERED")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 

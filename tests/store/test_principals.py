@@ -147,6 +147,8 @@ def test_another_process_sees_the_same_cluster_and_principals(reopen: Opener) ->
     other = reopen()
     assert added in other.find_principals()
     assert other.read_cluster().identity == reopen().read_cluster().identity
+    with reopen().transaction() as transaction:
+        assert transaction.identity() == other.read_cluster().identity
 
 
 def test_a_right_is_granted_and_withdrawn_and_each_change_is_recorded(store: Store) -> None:

@@ -242,7 +242,6 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
         newcomers = ports.newcomers.list_known(ports.forecasts)
         misfits = foresee(ports.store, ports.known_slots, rules, [item for each in requests for item in each.items])
     heard = _hear_registered(ports, requests) if requests[0].verb == "register" else {}
-    cluster = ports.store.read_cluster().identity if any(each.verb == "take" for each in requests) else ""
     with ports.store.transaction() as transaction:
         if transaction.rules_version() != stored.version:
             raise _RulesChangedError("the rules changed while a request was tested")
@@ -257,7 +256,7 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
                 results, change_set = submit(transaction, rules, submissions, misfits, ports.admission, newcomers)
             else:
                 work = UnitOfWork(transaction, new[0].cause, principal=new[0].principal)
-                work.heard, work.cluster = heard, cluster
+                work.heard = heard
                 results, change_set = _command_all(work, rules, new)
             answers = {  # promise: list-by-index
                 each.id: _join(found, single=each.is_single) for each, found in zip(new, results, strict=True)

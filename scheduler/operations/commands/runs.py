@@ -107,7 +107,7 @@ def describe_command(work: UnitOfWork, rules: Rules, document: TakeDocument, cur
     }
     text = json.dumps(command, ensure_ascii=False, separators=(",", ":"))
     fields = RunFields(
-        cluster=work.cluster,
+        cluster=work.transaction.identity(),
         principal=name,
         slot=document.slot,
         machine=document.machine,
