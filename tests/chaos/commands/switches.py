@@ -9,10 +9,10 @@ from tests.chaos.commands import guard as chaos_guard
 
 def _deadline() -> None:
     """Let a command run on however long ago the last request was answered."""
-    from leasehold.work import runner
+    from leasehold.work import messenger
 
-    _replace(runner, "find_fence", lambda *_: None)
-    _replace(runner, "move_fence", lambda *_: None)
+    _replace(messenger, "find_fence", lambda *_: None)
+    _replace(messenger, "move_fence", lambda *_: None)
 
 
 def _nothing() -> None:
@@ -23,10 +23,10 @@ def _signature() -> None:
     """Let an agent run whatever command an answer has."""
     import msgspec
 
-    from leasehold.work import runner
+    from leasehold.work import messenger
     from leasehold.work.command import LeaseCommand
 
-    _replace(runner, "read_command", lambda taken, *_: msgspec.json.decode(taken.command, type=LeaseCommand))
+    _replace(messenger, "read_command", lambda taken, *_: msgspec.json.decode(taken.command, type=LeaseCommand))
 
 
 def _adoption() -> None:
@@ -65,6 +65,7 @@ def _taker() -> None:
 
 
 def _replace(owner: object, name: str, by: object) -> None:
+    getattr(owner, name)  # A name that is no longer there would remove no guard.
     setattr(owner, name, by)
 
 
