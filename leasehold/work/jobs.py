@@ -128,7 +128,7 @@ class Jobs(dict[LeaseKey, Job]):
                 each.notify_all()
 
     def report_once(self, key: LeaseKey, event: str, **detail: object) -> None:
-        """Report an event about a lease, but not for a second time until `forget_reports` is called without it."""
+        """Report an event about a lease, and only once while the lease has a job."""
         with self.lock:
             if (key, event) in self._reported:
                 return
