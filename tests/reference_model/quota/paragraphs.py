@@ -319,8 +319,12 @@ def preempt(world: World, found: Pass, p: int) -> None:
     """4: for each victim slot in turn the first unplaced reservation that may and can pay takes it."""
     barred = {job.account for job, lease in world.running() if lease.level > p and job.account}
     tried = set(found.preempted)
-    while choices := [place for place in world.places if place.name not in tried and list_victims(world, place, p)]:
-        place = min(choices, key=lambda each: rank_of(world, each, p))
+    while choices := [
+        (able[0], place)
+        for place in world.places
+        if place.name not in tried and (able := list_victims(world, place, p))
+    ]:
+        _, place = min(choices, key=lambda each: rank_of(world, *each))
         tried.add(place.name)
         for job in those_of(world, found, p):
             account = world.account_of(job)
@@ -447,11 +451,10 @@ def take_over_all(world: World, found: Pass, job: Job, account: Account, trial: 
     pass_on(world, found, freed, p)
 
 
-def rank_of(world: World, place: Place, p: int) -> Any:
+def rank_of(world: World, first: "Victim", place: Place) -> Any:
     """The cost of the cheapest victim on a place; of equal ones the number of leases that end with it, then slot
     order.
     """
-    first = list_victims(world, place, p)[0]
     return first.cost, first.size, world.order(place)
 
 
@@ -492,7 +495,7 @@ def list_victims(world: World, place: Place, p: int) -> list[Victim]:
         return []
     found = list[Victim]()
     for job, lease in world.running():
-        if may_be_victim(world, job, p):
+        if place in lease.places and may_be_victim(world, job, p):
             found += [Victim(job, lease)] if lease.count_essential(place) else []
             found += [Victim(job, lease, name) for name, at in lease.parts.items() if at is place]
 
@@ -544,8 +547,8 @@ def may_be_victim(world: World, job: Job, p: int) -> bool:
     """Work of a worse level that holds its places, is preemptible, and has run for `min_run_time`."""
     lease = job.lease
     assert lease is not None
-    holds = lease.state == "held" and job.preemptible and world.now - lease.assigned_at >= world.min_run_time
-    return holds and lease.level > p
+    holds = lease.level > p and lease.state == "held" and job.preemptible
+    return holds and world.now - lease.assigned_at >= world.min_run_time
 
 
 def take_over(

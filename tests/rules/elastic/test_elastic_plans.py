@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.decisions import Assign, Claim, Grant, Preempt, Restart, Revoke
 from scheduler.model.reservations import Reservation, list_instances
+from tests.generated import TIMES
 from tests.rules.fleets import QUICKLY, fleets
 from tests.rules.playing import Document, act, play_out, ticks
 from tests.rules.test_plans import (
@@ -24,8 +25,8 @@ from tests.rules.watching import Seen, watch
 from tests.rules.zoe import a_lab, component, decided, submitted
 
 pytestmark = pytest.mark.no_cover
-SOME = settings(QUICKLY, max_examples=30)
-FEW = settings(QUICKLY, max_examples=15)
+SOME = settings(QUICKLY, max_examples=15 * TIMES)
+FEW = settings(QUICKLY, max_examples=8 * TIMES)
 
 
 def essential_instances_are_never_reclaimed(seen: Seen) -> None:
@@ -283,7 +284,7 @@ def labs(draw: st.DrawFn, words: Callable[[st.DrawFn], list[Document]] = lambda 
 
 
 PROFILES = ("pack", "spread")
-MANY = settings(QUICKLY, max_examples=100)
+MANY = settings(QUICKLY, max_examples=40 * TIMES)
 
 
 @MANY

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.reservations import Reservation, list_instances
 from scheduler.model.view import Row
+from tests.generated import TIMES
 from tests.reference_model.cascade import Setting, Wish, serve
 from tests.rules.fleets import QUICKLY
 from tests.rules.playing import Document, act, ticks
@@ -79,7 +80,7 @@ def each_reservation_holds_what_the_naive_cascade_gives(seen: Seen) -> None:
     assert {wish.name: wish.essential + elastic for wish, elastic in after.items()} == expected
 
 
-@settings(QUICKLY, max_examples=120)
+@settings(QUICKLY, max_examples=50 * TIMES)
 @given(crowds())
 def test_the_same_reservations_are_served_with_as_much_as_by_the_naive_cascade(crowd: Document) -> None:
     watch(crowd, each_reservation_holds_what_the_naive_cascade_gives)

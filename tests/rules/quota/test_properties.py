@@ -17,12 +17,15 @@ from scheduler.policy.plan import plan
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from tests.builders import NOW, a_component, a_lease
+from tests.generated import draw_some
 from tests.reference_model.quota.generator import make_scenario
 from tests.reference_model.quota.playing import RestartedPlayer, compare, play_engine
 from tests.rules.quotas import a_host, an_account, levels, quota_rules, runs, waits
 
 Document = dict[str, Any]
-SEEDS = range(1000, 1030)
+SEEDS = sorted({1003, 1004, 1021, 1028, *draw_some(range(1000, 1030), 8)})
+"""The four that are always played have many preemptions."""
+CROWDS = 80
 CHANGES = ("account", "forget_account", "reset_account", "rules", "confirm", "priority")
 ENDED = {"released", "cancelled", "expired", "failed"}
 MUCH = 1_000_000
@@ -139,9 +142,9 @@ def _make_crowd(random: Random) -> tuple[dict[str, Slot], list[Row]]:
 
 @pytest.mark.parametrize("grace", [0, 30])
 def test_nothing_is_preempted_for_a_reservation_that_could_be_on_a_slot_which_the_same_step_freed(grace: float) -> None:
-    random, passed_on = Random(44), 0
-    for _ in range(300):
-        hosts, rows = _make_crowd(random)
+    passed_on, crowds = 0, draw_some(range(300), CROWDS)
+    for number in crowds:
+        hosts, rows = _make_crowd(Random(number))
         view = View([*hosts.values(), *rows])
         freed, level = list[str](), 0
         for decision in plan(view, quota_rules(preemption_grace=grace), NOW).decisions:
@@ -156,7 +159,7 @@ def test_nothing_is_preempted_for_a_reservation_that_could_be_on_a_slot_which_th
             else:
                 passed_on += any(lease.slot in freed for lease in decision.leases)
                 freed = [slot for slot in freed if slot not in {lease.slot for lease in decision.leases}]
-    assert passed_on > 100
+    assert passed_on > len(crowds) / 4
 
 
 def test_no_slot_has_more_leases_than_its_limit() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.generated import draw_some
 from tests.rules.playing import Document, a_pool, a_scenario, a_slot, act, play_out, submit, tick
 
 SMALL: Document = {"name": "small", "market": "on-demand", "price": 1, "resources": {"cpus": 2}}
@@ -224,15 +225,14 @@ def list_too_often(document: Document) -> dict[str, int]:
     return {each: number for each, number in counts.items() if number > 2 * WATCHED / QUOTA_HOLD + 1}
 
 
-@pytest.mark.parametrize("first", range(1, 101, 20))
-def test_decisions_end_when_nothing_new_comes(first: int) -> None:
+def test_decisions_end_when_nothing_new_comes() -> None:
     """For more of them: `python -m tests.rules.scaling.test_loops FIRST RUNS`."""
-    assert {seed: late for seed in range(first, first + 20) if (late := list_late(a_lasting_scenario(seed)))} == {}
+    seeds = draw_some(range(1, 101), 40)
+    assert {seed: late for seed in seeds if (late := list_late(a_lasting_scenario(seed)))} == {}
 
 
-@pytest.mark.parametrize("first", range(1, 101, 50))
-def test_at_a_quota_decisions_come_as_often_as_its_back_offs(first: int) -> None:
-    seeds = range(first, first + 50)
+def test_at_a_quota_decisions_come_as_often_as_its_back_offs() -> None:
+    seeds = draw_some(range(1, 101), 40)
     assert {seed: often for seed in seeds if (often := list_too_often(a_scenario_at_a_quota(seed)))} == {}
 
 
