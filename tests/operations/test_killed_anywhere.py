@@ -1,6 +1,7 @@
 """A process may be killed at any call of a port, and nothing is lost, launched twice or left running."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -22,7 +23,7 @@ class Run:
 
     def __init__(self, saboteur: Saboteur) -> None:
         self.harness, self.saboteur = Harness(self.config), saboteur
-        self.kills = 0
+        self.kills = self.jobs = 0
         self.sabotage()
 
     def sabotage(self) -> None:
@@ -35,6 +36,7 @@ class Run:
 
     def survive(self, job: Callable[[], object]) -> bool:
         """Run the job and return whether it succeeded; start a new process if the process was killed."""
+        self.jobs += 1
         try:
             job()
         except Killed:
@@ -189,23 +191,40 @@ def test_the_run_ends_as_expected_without_a_kill(kind: type[Run]) -> None:
     assert run.kills == 0
 
 
-def list_calls(kind: type[Run] = Run) -> dict[int, str]:
-    """Return number -> name of the calls at which a kill may make a difference.
+class Call(NamedTuple):
+    """The name of a call, and the number of the job that makes it."""
+
+    name: str
+    job: int
+
+
+def list_calls(kind: type[Run] = Run) -> dict[int, Call]:
+    """Return number -> call, for the calls at which a kill may make a difference.
 
     These are the first calls of each method after each new event.
     """
     saboteur = Saboteur(0, afterwards=False)
     run = kind(saboteur)
-    found: dict[tuple[str, int], int] = {}
+    found: dict[tuple[str, int], tuple[int, Call]] = {}
     call = saboteur.call
 
     def note(name: str, act: Callable[[], object]) -> object:
-        found.setdefault((name, len(run.harness.events)), saboteur.calls + 1)
+        found.setdefault((name, len(run.harness.events)), (saboteur.calls + 1, Call(name, run.jobs)))
         return call(name, act)
 
     saboteur.call = note  # type: ignore[method-assign]
     run.play()
-    return {at: name for (name, _), at in found.items()}
+    return dict(found.values())
+
+
+def is_killed_before_the_next(calls: dict[int, Call], at: int) -> bool:
+    """Whether a kill before the next call of the same job is tried, which leaves what a kill after this one leaves.
+
+    It does not beside a call of the lock: Python releases the lock on the way out of a job that has taken it.
+    """
+    this, following = calls[at], calls.get(at + 1)
+    is_of_the_lock = any(each and each.name.startswith("lock.") for each in (this, following))
+    return following is not None and following.job == this.job and not is_of_the_lock
 
 
 @pytest.mark.parametrize("afterwards", [False, True])
@@ -213,8 +232,10 @@ def list_calls(kind: type[Run] = Run) -> dict[int, str]:
 def test_the_run_ends_as_expected_wherever_the_process_is_killed(kind: type[Run], least: int, afterwards: bool) -> None:
     """The process is killed before or after each of these calls took effect."""
     calls = list_calls(kind)
-    assert len(set(calls.values())) > least
-    for at, name in calls.items():
+    assert len({each.name for each in calls.values()}) > least
+    for at, (name, _) in calls.items():
+        if afterwards and is_killed_before_the_next(calls, at):
+            continue
         run = kind(Saboteur(at, afterwards=afterwards)).play()
         assert run.kills == 1
         try:

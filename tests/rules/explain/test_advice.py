@@ -4,8 +4,8 @@ from tests.generated import draw_some
 from tests.rules.explain.advice import Count
 
 ALWAYS = (20924, 25246, 28020, 29672, 30538, 35962)
-"""Beside a sample; `python -m tests.rules.explain.advice` plays 2,000. In 20924 a lease at once takes the last but one use of
-a machine, so that an earlier gang takes a machine that the change would give to the reservation. In 25246 others
+"""Beside a sample; `python -m tests.rules.explain.advice` plays 2,000. In 20924 a lease at once takes the last but one
+use of a machine, so that an earlier gang takes a machine that the change would give to the reservation. In 25246 others
 take the last slot during a wait. In 28020 a stopped machine is ready before launched ones. In 29672 a schedule
 opens while machines boot. In 30538 two leases at once take the last uses of a machine. In 35962 machines are ready
 within a wait and leased to others, and more are launched for the next.
