@@ -71,12 +71,13 @@ fuzz: .venv ## odd requests to the API and odd command lines: none may fail (REQ
 	@$(BIN)/python -m tests.fuzz.run --requests $(or $(REQUESTS),36000) --lines $(or $(LINES),5000) --first $(or $(FIRST),0)
 
 # Packages that only these tests need stand in an environment of their own, which sees those of .venv.
-integrations: .venv ## tests with foreign software in environments of their own under build/: Dask on leases
+integrations: .venv ## tests with foreign software in environments of their own under build/: Dask on leases; the wheel on the oldest Python
 	@test -x build/integrations/bin/python || $(BIN)/python -m venv build/integrations
 	@build/integrations/bin/python -m pip install --quiet --disable-pip-version-check 'distributed>=2025.1'
 	@printf '%s\n' "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	    > "$$(build/integrations/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/leasehold-venv.pth"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" build/integrations/bin/python -m pytest --override-ini addopts= -p no:valkey tests/integrations
+	@EVERY_PYTHON=1 $(BIN)/python -m pytest tests/ops/test_installed_wheel.py
 
 bench: .venv ## what was asked of the speed and what is reached, into docs/explanation/performance.md (QUICK=1)
 	@$(BIN)/python -m bench.targets $(if $(QUICK),--quick,--large) --write --picture docs/explanation/growth.svg

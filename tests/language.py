@@ -103,9 +103,11 @@ def _read_page(text: str) -> Iterator[tuple[int, str]]:
 
 def _read_python(text: str) -> Iterator[tuple[int, str]]:
     """Comments, strings of two words or more, and the names of functions, classes, parameters and variables."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], _CODE.sub(" ", token.string)
+    # To find the comments takes long, and few files have such a word behind a "#".
+    if any(_PATTERN.search(line, line.index("#")) for line in text.splitlines() if "#" in line):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], _CODE.sub(" ", token.string)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             for offset, line in enumerate(node.value.splitlines()):

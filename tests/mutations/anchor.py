@@ -125,6 +125,14 @@ def _find_statements(block: list[ast.stmt], pattern: Sequence[ast.stmt]) -> Iter
             yield _Statements(block, start, len(pattern))
 
 
-def is_same(one: object, other: ast.AST) -> bool:
-    """Return whether two pieces of syntax are the same, whatever their layout."""
-    return isinstance(one, ast.AST) and type(one) is type(other) and ast.dump(one) == ast.dump(other)
+def is_same(one: object, other: object) -> bool:
+    """Return whether two pieces of syntax are the same, whatever their layout. Most pieces differ at once; to dump both
+    would take most of the time.
+    """
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, ast.AST):
+        return all(is_same(getattr(one, name, None), getattr(other, name, None)) for name in one._fields)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return one == other

@@ -13,12 +13,13 @@ from tests.mutations.explained import EXPLAINED
 from tests.mutations.mutant import Mutant, list_mutants
 from tests.mutations.playing import MODULES, ROOT, find_file, read
 
-MODULE = "scheduler.policy.lifecycle.heal"
+MODULE = "scheduler.policy.queueing.lending"
+"""A short module in which every kind of change can be made."""
 
 
 @pytest.fixture(scope="module")
 def drawn() -> list[Drawn]:
-    """Return all changes of a module. They take seconds, which no collection of the tests should wait for."""
+    """Return all changes of a module. They take a second, which no collection of the tests should wait for."""
     return draw([MODULE], 1, 10_000)
 
 
@@ -53,10 +54,10 @@ def test_mutants_of_several_packages_are_drawn_together() -> None:
 
 
 def test_the_patch_shows_the_line_that_the_place_names(drawn: list[Drawn]) -> None:
-    [each] = [each for each in drawn if each.old == "_restart(cycle)" and each.new == ""]
+    [each] = [each for each in drawn if each.old == "_limit(twin, each)" and each.new == ""]
     line = read(MODULE).splitlines()[each.line - 1]
-    assert each.place == f"scheduler/policy/lifecycle/heal.py:{each.line}"
-    assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.replace('_restart(cycle)', 'pass')}"]
+    assert each.place == f"scheduler/policy/queueing/lending.py:{each.line}"
+    assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.replace('_limit(twin, each)', 'pass')}"]
 
 
 def test_an_explained_mutant_is_known_whatever_surrounds_its_anchor(drawn: list[Drawn]) -> None:
@@ -76,23 +77,22 @@ def test_a_package_lists_its_modules_and_a_module_itself() -> None:
     assert list_modules(MODULE) == [MODULE]
 
 
-@pytest.mark.parametrize(
-    ("anchor", "killer"),
-    [
-        (("scheduler.policy.cycle.state", "CycleState.is_due", "self.now >= instant", "self.now > instant"), "test_"),
+def test_the_tests_of_the_rules_notice_a_mutant() -> None:
+    """In a process of its own, because the changed modules must not be loaded yet."""
+    anchors = [
+        ("scheduler.policy.cycle.state", "CycleState.is_due", "self.now >= instant", "self.now > instant"),
         # A class whose last field needs a value, and the fields before it do not, cannot be made.
-        (("scheduler.policy.quota.reclaim", "_Trial", "field(init=False)", "field()"), "import"),
-    ],
-)
-def test_the_tests_of_the_rules_notice_a_mutant(anchor: tuple[str, ...], killer: str) -> None:
-    """In a process of its own, because the changed module must not be loaded yet."""
+        ("scheduler.policy.quota.reclaim", "_Trial", "field(init=False)", "field()"),
+    ]
     code = (
         "from tests.mutations.anchor import Anchor\n"
         "from tests.mutations.playing import find_killer, play\n"
-        f"print(*play(find_killer, [Anchor(*{anchor!r})]))"
+        f"print(*play(find_killer, [Anchor(*each) for each in {anchors!r}]), sep='\\n')"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout.startswith(killer)
+    noticed, broken = run.stdout.splitlines()
+    assert noticed.startswith("test_")
+    assert broken == "import"
 
 
 def test_the_files_of_the_quick_tests_exist() -> None:
