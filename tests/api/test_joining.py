@@ -23,20 +23,44 @@ from scheduler.store.opening import open_store
 from tests.api.caller import Caller
 from tests.client.intake import FakeIntake
 from tests.console.served import Console, serve, settings_for
-from tests.ec2.test_machine_processes import SCRIPT, PlayingEmulator, emulator, find_folder, launch, read_environment
+from tests.ec2.test_machine_processes import (
+    SCRIPT,
+    PlayingEmulator,
+    find_folder,
+    launch,
+    read_environment,
+    start_emulator,
+)
 from tests.operations.harness import CONFIG, Harness
-
-__all__ = ["emulator"]
 
 REGION = "us-east-1"
 LAUNCH = "l-1"
 
 
-@pytest.fixture
-def machine(emulator: PlayingEmulator, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A played machine, which the slot linux-1 has. This process has its credentials."""
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which machines are played."""
+    return tmp_path_factory.mktemp("machines")
+
+
+@pytest.fixture(scope="module")
+def emulator(machines: Path) -> Iterator[PlayingEmulator]:
+    with start_emulator(machines) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def played(emulator: PlayingEmulator, machines: Path) -> tuple[str, dict[str, str]]:
+    """Return the id and the environment of a played machine. No test changes it."""
     name = launch(emulator, SCRIPT)
-    for key, value in read_environment(find_folder(tmp_path, name)).items():
+    return name, read_environment(find_folder(machines, name))
+
+
+@pytest.fixture
+def machine(played: tuple[str, dict[str, str]], sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The played machine, which the slot linux-1 has. This process has its credentials."""
+    name, environment = played
+    for key, value in environment.items():
         if key.startswith("AWS_"):
             monkeypatch.setenv(key, value)
     store = open_store(sqlite_url)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,14 @@ class PlayingEmulator(NamedTuple):
 
 @pytest.fixture
 def emulator(tmp_path: Path) -> Iterator[PlayingEmulator]:
-    environment = {**os.environ, "EC2_EMULATOR_SECRET": SECRET, "TMPDIR": str(tmp_path)}
+    with start_emulator(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def start_emulator(folder: Path) -> Iterator[PlayingEmulator]:
+    """Run an emulator whose machines are played below this folder."""
+    environment = {**os.environ, "EC2_EMULATOR_SECRET": SECRET, "TMPDIR": str(folder)}
     words = [sys.executable, "-m", "leasehold_emulator", "--port", "0", "--run-user-data"]
     with Guarded(words, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
