@@ -44,6 +44,12 @@ def hold(start: Start) -> Start:
     return lambda *words, **more: start("run", "--id", "r1", "--system", "s", *words, **more)
 
 
+@pytest.fixture
+def run_held(run: Run) -> Run:
+    """Return a function that runs `leasehold run` for `r1` with these arguments in this process to its end."""
+    return lambda *words: run("run", "--id", "r1", "--system", "s", *words)
+
+
 def is_gone(pid: int) -> bool:
     """Return whether this process has ended. It may remain as a zombie if its parent does not wait for it."""
     try:
@@ -54,12 +60,12 @@ def is_gone(pid: int) -> bool:
 
 
 def test_the_command_has_its_lease_in_its_environment_and_it_is_released(
-    stack: FakeIntake, holder: FakeReservation, hold: Start
+    stack: FakeIntake, holder: FakeReservation, run_held: Run
 ) -> None:
     holder.fields["leases"] = (a_lease("linux-1", token=1, resources={"cpus": 2}),)
-    found = hold("--cpus", "2", "--", sys.executable, "-c", SHOW)
-    assert (found.await_status(), found.complaints()) == (0, [])
-    reported = json.loads(found.read())
+    found = run_held("--cpus", "2", "--", sys.executable, "-c", SHOW)
+    assert (found.status, found.complaints) == (0, [])
+    reported = json.loads(found.out)
     assert Path(reported.pop("LEASEHOLD_REVOKED_FILE")).name == "revoked"
     assert float(reported.pop("LEASEHOLD_DEADLINE")) > time.time()
     [placement] = json.loads(reported.pop("LEASEHOLD_PLACEMENTS"))
@@ -121,17 +127,17 @@ def test_the_status_is_that_of_the_command(
     complaints: list[str],
     stack: FakeIntake,
     holder: FakeReservation,
-    hold: Start,
+    run_held: Run,
 ) -> None:
-    found = hold("--", *command)
-    assert (found.await_status(), found.complaints()) == (status, complaints)
+    found = run_held("--", *command)
+    assert (found.status, found.complaints) == (status, complaints)
     assert stack.verbs()[-1] == "release"
 
 
-def test_what_the_command_leaves_in_its_group_is_killed(holder: FakeReservation, hold: Start) -> None:
-    found = hold("--", "sh", "-c", "trap '' TERM HUP; sleep 600 & echo $!")
-    assert found.await_status() == 0
-    child = int(found.read())
+def test_what_the_command_leaves_in_its_group_is_killed(holder: FakeReservation, run_held: Run) -> None:
+    found = run_held("--", "sh", "-c", "trap '' TERM HUP; sleep 600 & echo $!")
+    assert found.status == 0
+    child = int(found.out)
     wait_for(lambda: is_gone(child), "the end of what was left")
 
 
@@ -160,12 +166,14 @@ def test_a_refused_reservation_is_status_2(stack: FakeIntake, run: Run) -> None:
     assert (found.status, found.complaints) == (2, ['leasehold: system: expected a system of some pool, got "s"'])
 
 
-def test_a_reservation_that_is_not_leased_in_time_is_cancelled(stack: FakeIntake, hold: Start, tmp_path: Path) -> None:
+def test_a_reservation_that_is_not_leased_in_time_is_cancelled(
+    stack: FakeIntake, run_held: Run, tmp_path: Path
+) -> None:
     stack.publish(a_row("r1"))
-    found = hold("--wait", "0.3", "--", "touch", str(tmp_path / "ran"))
-    assert found.await_status() == 124
-    assert [line.partition(" after ")[0] for line in found.complaints()] == ["leasehold: r1 is still pending"]
-    assert found.complaints()[0].endswith(": r1 is cancelled")
+    found = run_held("--wait", "0.3", "--", "touch", str(tmp_path / "ran"))
+    assert found.status == 124
+    assert [line.partition(" after ")[0] for line in found.complaints] == ["leasehold: r1 is still pending"]
+    assert found.complaints[0].endswith(": r1 is cancelled")
     assert stack.verbs()[-1] == "cancel"
     assert not (tmp_path / "ran").exists()
 
@@ -188,18 +196,18 @@ def test_a_reservation_that_cannot_be_served_runs_no_command(
     assert not (tmp_path / "ran").exists()
 
 
-def test_an_ended_reservation_runs_no_command(stack: FakeIntake, hold: Start, tmp_path: Path) -> None:
+def test_an_ended_reservation_runs_no_command(stack: FakeIntake, run_held: Run, tmp_path: Path) -> None:
     stack.publish(a_row("r1", phase="expired", reason="ttl"))
-    found = hold("--", "touch", str(tmp_path / "ran"))
-    assert (found.await_status(), found.complaints()) == (1, ["leasehold: r1 is expired: ttl"])
+    found = run_held("--", "touch", str(tmp_path / "ran"))
+    assert (found.status, found.complaints) == (1, ["leasehold: r1 is expired: ttl"])
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_leased_reservation_is_not_held_twice(stack: FakeIntake, hold: Start) -> None:
+def test_a_leased_reservation_is_not_held_twice(stack: FakeIntake, run_held: Run) -> None:
     stack.publish(leased())
-    found = hold("--", "true")
+    found = run_held("--", "true")
     complaint = "leasehold: --id: expected a reservation that is not leased yet, got r1, which is leased"
-    assert (found.await_status(), found.complaints(), stack.seen) == (1, [complaint], [])
+    assert (found.status, found.complaints, stack.seen) == (1, [complaint], [])
 
 
 def test_a_revoke_is_passed_on_with_its_reason(holder: FakeReservation, hold: Start) -> None:
