@@ -376,13 +376,15 @@ class KeptHints:
 
     async def wait(self, client: AsyncClient, slot: str, seconds: float) -> Sequence[LeaseKey] | None:
         """Return the leases that the newest hint for this slot names, if one has arrived since the last call or arrives
-        within `seconds`; else None.
+        within `seconds`; else None. A new subscription begins with a hint, because earlier ones may have been missed.
         """
         await self._drop_old()
         key = (client, slot)
+        self._used_at[key] = time.monotonic() + seconds
         if key not in self._kept:
             self._kept[key] = client.hosts.hints(slot)
-        self._used_at[key] = time.monotonic() + seconds
+            await self._kept[key].listen()
+            return ()
         hints = self._kept[key]
         return hints.commands if await hints.wait(seconds) else None
 

@@ -3,6 +3,7 @@
 from itertools import islice
 
 import pytest
+import redis
 
 from leasehold.web.server_sent import Places
 from scheduler.model.events import Event
@@ -85,3 +86,13 @@ def test_the_stream_of_rows_begins_with_the_revision_and_has_each_change(api: Ca
 
 def test_an_unknown_topic_is_refused(api: Caller) -> None:
     assert api.get("/stream?topic=nothing").faults[0][0] == "topic"
+
+
+def test_the_first_request_for_hints_is_answered_at_once_because_earlier_hints_were_missed(
+    console: Console, redis_client: redis.Redis
+) -> None:
+    host = enter_as(console, "linux-1", "host")
+    assert host.get("/slots/linux-1/hint?wait=20").content == {"changed": True, "commands": []}
+    assert not host.get("/slots/linux-1/hint?wait=0.1").content["changed"]
+    redis_client.publish("leasehold:host:linux-1", b"{}")
+    assert host.get("/slots/linux-1/hint?wait=20").content["changed"]
