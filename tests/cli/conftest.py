@@ -1,9 +1,12 @@
 """Fixtures for the command line: commands run in this process, with output and status as a shell gets them."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
+import typer.main
 
 from leasehold.cli.program import run_safely
 from testbed.servers import redis_client, redis_server, redis_url
@@ -25,12 +28,15 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
+build_once: Final = cache(typer.main.get_command)
+"""Builds the commands of this process at their first use. That takes ten times as long as most commands."""
 
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs one command in an empty folder without a stack."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(typer.main, "get_command", build_once)
     for name in ("LEASEHOLD_CONFIG", "LEASEHOLD_BROKER__URL", "LEASEHOLD_DATABASE__URL"):
         monkeypatch.delenv(name, raising=False)
 

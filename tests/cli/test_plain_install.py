@@ -43,8 +43,10 @@ ours = [name.split(".") for name in sys.modules if name.partition(".")[0] in ("s
 print(json.dumps(sorted({".".join(name[:2]) for name in ours})))
 """
 COMMANDS: Final = """
-import contextlib, io
+import contextlib, functools, io
+import typer.main
 from leasehold.cli.program import run_safely
+typer.main.get_command = functools.cache(typer.main.get_command)  # to build the commands takes longer than most of them
 for words in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
