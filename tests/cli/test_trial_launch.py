@@ -229,6 +229,7 @@ def signal_calls(monkeypatch: pytest.MonkeyPatch, *drops: bool) -> None:
 def test_a_signal_within_a_library_that_drops_exceptions_ends_the_machine(
     cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cloud.steer(boot_seconds=600)  # a slow process would else find it ready at its first look
     signal_calls(monkeypatch, True)
     found = run(*LAUNCH)
     (machine,) = launched(cloud)
