@@ -1,4 +1,4 @@
-"""Hundreds of machines on an EC2 that fails: every tenth call fails, some answers are lost, and capacity runs out."""
+"""Many machines on an EC2 that fails: every tenth call fails, some answers are lost, and capacity runs out."""
 
 import time
 from collections import Counter
@@ -12,14 +12,17 @@ from scheduler.model.transitions import INACTIVE
 from scheduler.policy.scaling.budgets import TINY
 from scheduler.ports import CloudError
 from tests.ec2.conftest import IMAGE, Emulator
+from tests.generated import TIMES
 from tests.operations.harness import Harness
 from workers.ec2.clients import Ec2Access, open_client
 from workers.ec2.fleet import Ec2Fleet
 
-SLOTS: Final = 240
+SLOTS: Final = 100 * TIMES
+MORE: Final = 30
+"""Reservations that wait for a slot of another one."""
 PRICES: Final = {"c5.large": 0.03, "m5.large": 0.04}
-PER_HOUR: Final = 7.0
-"""Dollars per hour: 233 machines of the cheaper type, or 175 of the other one."""
+PER_HOUR: Final = 2.9 * TIMES
+"""Dollars per hour: 96 machines of the cheaper type, or 72 of the other one."""
 RULES: Final[dict[str, Any]] = {
     "budgets": {"all": {"per_hour": PER_HOUR}},
     "pools": {
@@ -97,10 +100,11 @@ def test_faults_at_scale_launch_leak_and_exceed_nothing(emulator: Emulator, acce
     # A call is tried once, so that every fault reaches the operations.
     fleet = ProbedFleet(open_client("ec2", access, 30, attempts=1), "blue")
     day = Day(fleet)
-    for number in range(SLOTS + 60):
+    for number in range(SLOTS + MORE):
         day.submit(f"r{number}")
     # At first the cheaper type has room for a part of the machines, and the other one for few.
-    emulator.steer(capacity=[{"type": "c5.large", "machines": 100}, {"type": "m5.large", "machines": 30}])
+    room = {"c5.large": 40 * TIMES, "m5.large": 12 * TIMES}
+    emulator.steer(capacity=[{"type": name, "machines": machines} for name, machines in room.items()])
     for _ in range(6):
         day.step()
     day.release(9)
@@ -112,7 +116,7 @@ def test_faults_at_scale_launch_leak_and_exceed_nothing(emulator: Emulator, acce
         day.release(2)
         if not count(day, "pending") and not count(day, "leased"):
             break
-    assert (count(day, "pending"), count(day, "leased"), count(day, "released")) == (0, 0, SLOTS + 60)
+    assert (count(day, "pending"), count(day, "leased"), count(day, "released")) == (0, 0, SLOTS + MORE)
 
     faults = Counter(fault for call in emulator.calls() for fault in call["faults"])
     assert faults["lost:500"] > 0

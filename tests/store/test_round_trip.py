@@ -29,7 +29,7 @@ from tests.store.conftest import SQL_KINDS, Clock, MakeOpener
 from tests.store.strategies import FLOATS, structs_of
 from tests.store.test_contract import an_event, insert, save
 
-BRISKLY = settings(max_examples=20 * TIMES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+BRISKLY = settings(max_examples=12 * TIMES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 ids = (f"row-{number}" for number in count())
 FRESH = st.builds(lambda: next(ids))
@@ -250,7 +250,7 @@ def picture(store: Store) -> object:
     )
 
 
-@settings(BRISKLY, max_examples=40 * TIMES)
+@settings(BRISKLY, max_examples=20 * TIMES)
 @given(steps=steps)
 def test_every_store_gives_the_same_results(sql_stores: list[SqlStore], steps: list[list[Work] | Prune]) -> None:
     SHARED_CLOCK.now = NOW

@@ -20,6 +20,7 @@ from scheduler.simulation.workload import (
     make_reservation,
     read_workload,
 )
+from tests.generated import TIMES
 from tests.traces.logs import Document, Row, a_fleet, a_line, a_log, a_pool, an_ec2_pool, play, play_rows, write_log
 
 THREE = ((0, 10, 2), (5, 20, 1), (6, 5, 1))
@@ -284,7 +285,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25 * TIMES, deadline=None)
 @given(
     ROWS,
     st.sampled_from(POOLS),
