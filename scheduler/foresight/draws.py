@@ -6,7 +6,6 @@ the more often one of them is drawn. Work that states an `expected_runtime` draw
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from math import ceil
 from random import Random
 from typing import Final, NamedTuple
 
@@ -112,5 +111,6 @@ class Draws:
 
 def _cut(values: Sequence[float], share: float) -> list[float]:
     """Return values that follow each other, in order. `share`: where they stand; 1: they are the last ones."""
-    first = max(0, ceil(share * (len(values) - BLOCK)))
+    last = max(0, len(values) - BLOCK)
+    first = min(last, int(share * (last + 1)))
     return sorted(values[first : first + BLOCK])
