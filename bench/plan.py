@@ -24,8 +24,9 @@ from msgspec.structs import replace
 
 from scheduler.model.decisions import Assign, Launch, Plan
 from scheduler.model.pools import Pool
-from scheduler.model.reservations import Component, Request, Reservation
+from scheduler.model.reservations import Component, Lease, Request, Reservation
 from scheduler.model.rules import Rules, read_rules
+from scheduler.model.run_times import RunTimes, list_classes
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
 from scheduler.operations.paused_gc import PausedGC
@@ -54,11 +55,12 @@ class Fleet:
     rules: Rules
     now: float
     loops: tuple[str, ...]
+    run_times: Sequence[RunTimes] = ()
 
     @property
     def rows(self) -> list[Row]:
         """Return the rows for a view."""
-        return [*self.slots, *self.reservations]
+        return [*self.slots, *self.reservations, *self.run_times]
 
 
 def make_counted(slots: int, pending: int) -> Fleet:
@@ -158,6 +160,47 @@ def make_elastic(slots: int, pending: int) -> Fleet:
     return _make_gangs(slots, pending, parts, {"elastic": "flexible"})
 
 
+def make_guarded(slots: int, pending: int) -> Fleet:
+    """A full fleet: single leases, one on a slot, whose classes have run times. The first 1 % of the waiting ones are
+    gangs that have waited for two hours, so that the starvation guard protects them; the rest wait for one slot.
+    """
+    random = Random(slots)
+    pools = {_pool_of(system): {"system": system, "resources": {"cpus": 4}} for system in SYSTEMS}
+    ready = _make_slots(slots, lambda _: {"state": "ready"})
+    single, wide = (
+        Component(name="main", resources={"cpus": 4}),
+        Component(name="rank", count=GANG, resources={"cpus": 4}),
+    )
+    requests = [
+        Request(system=system, account=f"a{number}", components=(single,)) for system in SYSTEMS for number in range(50)
+    ]
+    leased = [
+        replace(each, id=f"l{index}", phase="leased", leased_at=each.created_at, leases=(_fill(slot, single),))
+        for index, (slot, each) in enumerate(zip(ready, _make_reservations(random, slots, requests), strict=True))
+    ]
+    waiting = _make_reservations(random, pending, requests)
+    protected = [
+        replace(
+            each,
+            request=replace(each.request, components=(wide,)),
+            created_at=NOW - 7200 + index / 1000,
+        )
+        for index, each in enumerate(waiting[: pending // 100])
+    ]
+    fleet = _make_fleet(pools, ready, [*leased, *protected, *waiting[len(protected) :]], ())
+    times = {name for each in requests for name in list_classes(each, None)}
+    known = [
+        RunTimes(id=name, seconds=tuple(random.expovariate(1 / 3600) for _ in range(30))) for name in sorted(times)
+    ]
+    return dataclasses.replace(fleet, run_times=known)
+
+
+def _fill(slot: Slot, part: Component) -> Lease:
+    return Lease(
+        component=part.name, slot=slot.id, epoch=slot.epoch, token=1, resources=part.resources, assigned_at=NOW - 600
+    )
+
+
 def _make_gangs(slots: int, pending: int, parts: tuple[Component, ...], scheduler: dict[str, Any]) -> Fleet:
     cpus = dict(zip(SYSTEMS, (None, 1, 4), strict=True))
     pools: dict[str, dict[str, Any]] = {
@@ -184,6 +227,7 @@ FLEETS: dict[str, Callable[[int, int], Fleet]] = {
     "empty": make_empty,
     "gangs": make_gangs,
     "elastic": make_elastic,
+    "guarded": make_guarded,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from scheduler.model.accounts import FREE, Account
-from scheduler.model.decisions import Assign, Claim, Cores, Grant, Launch, Placement, Plan, Preempt, Revoke
+from scheduler.model.decisions import Assign, Claim, Cores, Grant, Launch, Placement, Plan, PlanStart, Preempt, Revoke
 from scheduler.model.reservations import ComponentKind, Lease, LeaseState, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -44,14 +44,16 @@ def carry_out(view: View, rules: Rules, outcome: Plan, now: float) -> None:
                     view.apply(_return_to_queue(view.reservations[victim]))
             case Launch():
                 view.apply(_launch(view.slots[decision.slot], decision, rules, now))
-            case Assign() | Claim() | Grant() | Revoke() | Cores():
+            case Assign() | Claim() | Grant() | Revoke() | Cores() | PlanStart():
                 view.apply(_change(view.reservations[decision.reservation], decision, now))
             case _:
                 raise AssertionError(f"the fleets cause no decision such as {decision}")
 
 
-def _change(reservation: Reservation, decision: Assign | Claim | Grant | Revoke | Cores, now: float) -> Reservation:
-    """Return a reservation after a decision about its leases."""
+def _change(
+    reservation: Reservation, decision: Assign | Claim | Grant | Revoke | Cores | PlanStart, now: float
+) -> Reservation:
+    """Return a reservation after a decision about its leases or its planned start."""
     match decision:
         case Assign():
             return _lease(reservation, decision, now)
@@ -63,6 +65,8 @@ def _change(reservation: Reservation, decision: Assign | Claim | Grant | Revoke 
             return _surrender(reservation, decision)
         case Cores():
             return _limit(reservation, decision)
+        case PlanStart():
+            return replace(reservation, version=reservation.version + 1, planned_start=decision.at)
 
 
 def charge_account(view: View, account: Account, now: float) -> Account:

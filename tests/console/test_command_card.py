@@ -129,6 +129,22 @@ def test_the_command_of_an_ended_reservation_runs_again_by_a_button(
     assert asked == ["job", "other"]
 
 
+def test_the_button_appears_on_an_open_page_when_the_command_ends(make_console: MakeConsole) -> None:
+    known = row("job", 1, principal="ci", phase="leased", token=7, leases=(a_lease("lab-1"),), run=RUNNING)
+    console = make_console((known,))
+    with open_window(f"http://127.0.0.1:{console.settings.console.port}") as window:
+        window.open(f"/reservations/job?token={console.token}")
+        window.await_text("#actions", "Cancel")
+        window.run("(document.querySelector('#outcome').textContent = 'an earlier outcome', 1)")
+        ended = RunState("ended", exit_code=3, why="exited")
+        console.publish(msgspec.structs.replace(known, version=9, phase="failed", leases=(), run=ended))
+        window.await_text("#actions", "Run again")
+        assert "Cancel" not in window.run("document.querySelector('#actions').innerText")
+        assert window.run("document.querySelectorAll('#actions').length") == 1
+        assert window.run("document.querySelector('#outcome').textContent") == "an earlier outcome"
+        assert window.errors() == []
+
+
 def test_a_hostile_output_stays_text(console: Console, worker: Worker) -> None:
     run = a_run(HOSTILE, slot=HOSTILE, error=HOSTILE, state="ended", why="exited", exit_code=3, tail=HOSTILE * 300)
     worker.answer = a_command(run, run={"argv": [HOSTILE], "env": {HOSTILE: "***"}, "cwd": HOSTILE})

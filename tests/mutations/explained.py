@@ -13,6 +13,13 @@ EXPLAINED: Final[Changes] = {
                 "",
             ),
         ],
+        "Lender.lend": [
+            Change(
+                "between two calls room is only taken, so a search with the same end finds none, either",
+                "end >= refused",
+                "end > refused",
+            ),
+        ],
         "_limit": [
             Change(
                 "the planned slot itself has as few uses left, and `may_lend` examines it before its copy",

@@ -63,12 +63,12 @@ HIDDEN_COMMAND: Final = (
 
 async def show_reservation(request: Request) -> Response:
     """Show one reservation: its fields, its leases and its history. If the request has the header `HX-Target: course`,
-    show only the part of the page that changes with time.
+    show only the part of the page that changes with time, and after the end of the reservation what can be done then.
     """
     name, revision = request.path_params["name"], backend(request).feed.revision
     row = await _find(request, name)
     events, lost = await _read_events(request, name)
-    template = "reservation_course.html" if request.headers.get("hx-target") == "course" else "reservation.html"
+    is_part = request.headers.get("hx-target") == "course"
     sender, now = caller(request), (await backend(request).client(caller(request))).now()
     wait = (await read_waits(request)).get(name) if row.phase == "pending" else None
     rows = make_rows(events)
@@ -77,8 +77,9 @@ async def show_reservation(request: Request) -> Response:
         slots = [feed.view.slots.get(lease.slot) for lease in row.leases]
     return render(
         request,
-        template,
+        "reservation_course.html" if is_part else "reservation.html",
         page="reservations",
+        is_part=is_part,
         revision=revision,
         row=row,
         document=_format_request(row),
