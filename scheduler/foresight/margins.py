@@ -20,8 +20,8 @@ import msgspec
 
 LEAST: Final = 50
 """The fewest outcomes with which there are forecasts."""
-KEPT: Final = 1000
-WAYS: Final = tuple(product((60, 150, 400), (0.0, 0.5, 1.0)))
+KEPT: Final = 2500
+WAYS: Final = tuple(product((60, 250, 1000), (0.0, 0.5, 1.0)))
 """The ways to compute an end: how many of the kept outcomes decide, those with the most similar predictions; and what
 part of the distance between the predicted end and the median counts. What a few plays say about rare cases is often
 worth less than what they say about the middle.
@@ -32,7 +32,7 @@ MEMORY: Final = 0.99
 """What remains of earlier losses after another outcome."""
 GRAIN: Final = 0.01
 """Predictions whose medians differ by less than this factor have the same margins, so that these are computed once."""
-STEP: Final = 0.005
+STEP: Final = 0.003
 """By how much a miss moves the share of an end, at most by MOST_MOVED in all."""
 MOST_MOVED: Final = 0.3
 SECONDS: Final = 60.0
