@@ -5,8 +5,39 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
+    "scheduler.policy.queueing.starvation_guard": {
+        "StarvationGuard._keep": [
+            Change(
+                "the kept slots were among the ready ones before, where the demand did not fit",
+                "self._kept_out.clear()",
+                "",
+            ),
+        ],
+    },
     "scheduler.policy.queueing.lending": {
+        "Lender.may_lend": [
+            Change(
+                "the table only spares searches that find nothing: `lend` finds no room for the demand, either",
+                "self.refused.add(demand)\nreturn False",
+                "self.refused.add(demand)\nreturn True",
+            ),
+            Change(
+                "the table only spares searches that find nothing",
+                "self.refused.add(demand)",
+                "",
+            ),
+        ],
         "Lender.add": [
+            Change(
+                "the planned slots were among the ready ones before, where the demand found no room",
+                "self.unlent.clear()",
+                "",
+            ),
+            Change(
+                "a copy without a free place holds nothing",
+                "slot_info.pool.lease_limit > each.load",
+                "slot_info.pool.lease_limit >= each.load",
+            ),
             Change(
                 "the planned slots were among the ready ones before, where the demand fitted neither",
                 "self.refused.clear()",

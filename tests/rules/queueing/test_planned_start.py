@@ -168,6 +168,14 @@ def test_what_is_lent_and_what_runs_beside_never_exceed_what_is_free_now() -> No
     assert played.leases == {"long": ["lab-1"]}
 
 
+def test_what_was_lent_is_not_free_beside_the_planned_start_either() -> None:
+    """Beside `wide`, two cpus of lab-1 are left, of which `short` takes one: of `pair`, one instance fits there."""
+    hosts = [a_host("lab-1", cpus=5), a_host("lab-2", "old", cpus=4)]
+    rows = [running("old", LATE_WAIT - 1000, cpus=3), waiting("wide", cpus=3, count=2)]
+    played = Played(hosts, rows, TIMES, waiting("short", cpus=4), waiting("pair", count=2))
+    assert played.leases == {"short": ["lab-1"], "pair": ["lab-1", "lab-2"]}
+
+
 def test_a_gang_may_use_lent_slots_together_with_others() -> None:
     """`wide` could not use lab-3, which is not kept."""
     hosts = [*({**each, "labels": {"zone": "1"}} for each in HOSTS), a_host("lab-3")]
