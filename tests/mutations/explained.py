@@ -6,6 +6,13 @@ from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
     "scheduler.policy.queueing.starvation_guard": {
+        "StarvationGuard._plan_start": [
+            Change(
+                "a reservation that could start now has been placed before, so no planned start is the present time",
+                "start.time <= now",
+                "start.time < now",
+            ),
+        ],
         "StarvationGuard._keep": [
             Change(
                 "the kept slots were among the ready ones before, where the demand did not fit",
