@@ -5,22 +5,6 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
-    "scheduler.policy.queueing.starvation_guard": {
-        "StarvationGuard._plan_start": [
-            Change(
-                "a reservation that could start now has been placed before, so no planned start is the present time",
-                "start.time <= now",
-                "start.time < now",
-            ),
-        ],
-        "StarvationGuard._keep": [
-            Change(
-                "the kept slots were among the ready ones before, where the demand did not fit",
-                "self._kept_out.clear()",
-                "",
-            ),
-        ],
-    },
     "scheduler.policy.queueing.lending": {
         "Lender.may_lend": [
             Change(
@@ -415,6 +399,20 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.queueing.starvation_guard": {
+        "StarvationGuard._plan_start": [
+            Change(
+                "a reservation that could start now has been placed before, so no planned start is the present time",
+                "start.time <= now",
+                "start.time < now",
+            ),
+        ],
+        "StarvationGuard._keep": [
+            Change(
+                "the kept slots were among the ready ones before, where the demand did not fit",
+                "self._kept_out.clear()",
+                "",
+            ),
+        ],
         "StarvationGuard._keep_slots": [
             Change(
                 "kept slots are not in the ready index any more, so that a second search finds none",

@@ -176,6 +176,12 @@ def test_what_was_lent_is_not_free_beside_the_planned_start_either() -> None:
     assert played.leases == {"short": ["lab-1"], "pair": ["lab-1", "lab-2"]}
 
 
+def test_several_instances_may_be_planned_on_one_slot() -> None:
+    old = running("old", LATE_WAIT - 1000, cpus=2)
+    played = Played([a_host("lab-1", "old", cpus=2)], [old, WIDE], TIMES)
+    assert played.starts == {"wide": LATE_WAIT + 4000}
+
+
 def test_an_idle_slot_with_less_than_one_cpu_is_planned() -> None:
     hosts = [a_host("lab-1", "old", cpus=0.5), a_host("lab-2", cpus=0.5)]
     played = Played(hosts, [running("old", LATE_WAIT - 1000, cpus=0.5), waiting("wide", cpus=0.5, count=2)], TIMES)
