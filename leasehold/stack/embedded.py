@@ -99,6 +99,8 @@ class Stack:
         self._stopped = threading.Event()
         self._life = threading.Lock()
         """Lock for changes of the stack's parts, because `start` and `stop` may run in different threads."""
+        self._writing = threading.Lock()
+        """Lock for the file run.json, which the thread that watches the processes writes, too."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -364,24 +366,25 @@ class Stack:
 
     def _write(self) -> None:
         """Write the file run.json, in which commands find the phase, the processes and the addresses of this stack."""
-        found, pids = self.configuration, self.pids()
-        processes = {"supervisor": identify(os.getpid())}
-        if self._reaper is not None:
-            pids["guardian"] = self._reaper.pid
-            processes["guardian"] = identify(self._reaper.pid)
-        processes |= self._supervisor.identities() if self._supervisor else {}
-        self.folder.write(
-            {
-                "pid": os.getpid(),
-                "phase": self._phase,
-                "broker_url": found.broker_url,
-                "database_url": found.database_url,
-                "environment": {
-                    name: value for name, value in found.environment.items() if name.startswith("LEASEHOLD_")
-                },
-                "urls": found.urls,
-                "pids": pids,
-                "started_at": self._started_at,
-                "processes": {name: asdict(each) for name, each in processes.items()},
-            }
-        )
+        with self._writing:
+            found, pids = self.configuration, self.pids()
+            processes = {"supervisor": identify(os.getpid())}
+            if self._reaper is not None:
+                pids["guardian"] = self._reaper.pid
+                processes["guardian"] = identify(self._reaper.pid)
+            processes |= self._supervisor.identities() if self._supervisor else {}
+            self.folder.write(
+                {
+                    "pid": os.getpid(),
+                    "phase": self._phase,
+                    "broker_url": found.broker_url,
+                    "database_url": found.database_url,
+                    "environment": {
+                        name: value for name, value in found.environment.items() if name.startswith("LEASEHOLD_")
+                    },
+                    "urls": found.urls,
+                    "pids": pids,
+                    "started_at": self._started_at,
+                    "processes": {name: asdict(each) for name, each in processes.items()},
+                }
+            )

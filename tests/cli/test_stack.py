@@ -12,6 +12,7 @@ import threading
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -302,6 +303,9 @@ def test_a_stack_leaves_a_port_that_another_program_took_while_it_started(tmp_pa
                 assert page.status == 200
             assert all(stranger.seen == [] for stranger in strangers.values())
             assert len(stack.configuration.moved_ports) >= len(strangers)
+            # The thread that watches the processes writes the same file, for example when it has restarted one.
+            with ThreadPoolExecutor(4) as threads:
+                list(threads.map(lambda _: stack._write(), range(400)))
     finally:
         for stranger in strangers.values():
             stranger.leave()
