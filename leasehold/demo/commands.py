@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from leasehold.client.client import Client
 from leasehold.client.models import Command
@@ -45,6 +46,8 @@ LINE_SECONDS: Final = 2.0
 GANG: Final = "gang"
 LONG: Final = "long"
 """The command whose machine is interrupted."""
+MOST_SHOWN: Final = 28
+"""Characters of a command's last line that are shown."""
 _ENDED: Final = frozenset({"released", "cancelled", "expired", "failed"})
 
 
@@ -125,7 +128,7 @@ def _play(stack: Stack, client: Client, console: Console) -> list[Fate]:
         if time.monotonic() - printed_at > LINE_SECONDS:
             printed_at = time.monotonic()
             machines = sum(slot.state != "empty" for slot in client.slots())
-            console.print(f"{len(commands) - len(left)} have ended, {len(left)} are left, {machines} machines")
+            console.print(f"ended: {len(commands) - len(left)}   left: {len(left)}   machines: {machines}")
         time.sleep(POLL_SECONDS)
     return [_describe(client.command(name), wanted) for name, wanted in commands.items()]
 
@@ -150,7 +153,7 @@ def _describe(found: Command, wanted: _Wanted) -> Fate:
         outcome=_name_outcome(found),
         runs=len(runs),
         slots=tuple(dict.fromkeys(each.slot for each in runs)),
-        last_line=lines[-1][:60] if lines else "",
+        last_line=lines[-1] if lines else "",
         is_expected=(found.why, found.exit_code) == (wanted.why, wanted.exit_code),
     )
 
@@ -166,11 +169,16 @@ def report(fates: Sequence[Fate], console: Console, *, as_json: bool = False) ->
     if as_json:
         sys.stdout.write(json.dumps([asdict(each) for each in fates]) + "\n")
         return
-    table = Table("command", "ended", "outcome", "runs", "slots", "last line of its output", box=None)
-    table.columns[-1].no_wrap, table.columns[-1].overflow = True, "ellipsis"
+    table = Table(box=None, pad_edge=False)
+    for name in ("command", "ended", "outcome", "runs"):
+        table.add_column(name, no_wrap=True)
+    # In a narrow window the slots of a gang stand below each other, and output is cut.
+    table.add_column("slots", min_width=10)
+    table.add_column("last line of its output", no_wrap=True, overflow="ellipsis", max_width=MOST_SHOWN)
     for each in fates:
         mark = "" if each.is_expected else "[red]unexpected: [/]"
-        table.add_row(each.name, each.phase, mark + each.outcome, str(each.runs), ", ".join(each.slots), each.last_line)
+        line = Text(each.last_line)  # output is no markup
+        table.add_row(each.name, each.phase, mark + each.outcome, str(each.runs), ", ".join(each.slots), line)
     console.print(table)
     good = sum(each.is_expected for each in fates)
     console.print(f"{good} of {len(fates)} commands ended as expected.")
