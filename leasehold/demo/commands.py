@@ -46,7 +46,7 @@ LINE_SECONDS: Final = 2.0
 GANG: Final = "gang"
 LONG: Final = "long"
 """The command whose machine is interrupted."""
-MOST_SHOWN: Final = 28
+MOST_SHOWN: Final = 29
 """Characters of a command's last line that are shown."""
 _ENDED: Final = frozenset({"released", "cancelled", "expired", "failed"})
 
@@ -84,7 +84,7 @@ def make_commands() -> dict[str, _Wanted]:
     return work | {
         "fails": _Wanted(_shell("echo this one fails >&2; exit 3"), exit_code=3),
         "missing": _Wanted({"argv": ["/no/such/program"]}, why="not_started", exit_code=None),
-        "environment": _Wanted({**_shell("echo $GREETING"), "env": {"GREETING": "hello"}}),
+        "variable": _Wanted({**_shell("echo $GREETING"), "env": {"GREETING": "hello"}}),
         LONG: _Wanted(_shell("echo begins on $LEASEHOLD_SLOT; sleep 8; echo done"), {"priority": 2}),
         GANG: _Wanted(gang, {"components": parts}),
     }
@@ -178,7 +178,7 @@ def report(fates: Sequence[Fate], console: Console, *, as_json: bool = False) ->
     for each in fates:
         mark = "" if each.is_expected else "[red]unexpected: [/]"
         line = Text(each.last_line)  # output is no markup
-        table.add_row(each.name, each.phase, mark + each.outcome, str(each.runs), ", ".join(each.slots), line)
+        table.add_row(each.name, each.phase, mark + each.outcome, str(each.runs), "\n".join(each.slots), line)
     console.print(table)
     good = sum(each.is_expected for each in fates)
     console.print(f"{good} of {len(fates)} commands ended as expected.")
