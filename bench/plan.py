@@ -167,10 +167,8 @@ def make_guarded(slots: int, pending: int) -> Fleet:
     random = Random(slots)
     pools = {_pool_of(system): {"system": system, "resources": {"cpus": 4}} for system in SYSTEMS}
     ready = _make_slots(slots, lambda _: {"state": "ready"})
-    single, wide = (
-        Component(name="main", resources={"cpus": 4}),
-        Component(name="rank", count=GANG, resources={"cpus": 4}),
-    )
+    single = Component(name="main", resources={"cpus": 4})
+    wide = replace(single, name="rank", count=GANG)
     requests = [
         Request(system=system, account=f"a{number}", components=(single,)) for system in SYSTEMS for number in range(50)
     ]
