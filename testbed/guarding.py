@@ -15,11 +15,18 @@ import threading
 from collections.abc import Sequence
 from functools import cache
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from leasehold.stack.programs import Reaper, make_gated, open_gate
 
-__all__ = ["Guarded", "note_interrupts", "raise_dropped_interrupt", "take_signals_as_interrupts"]
+__all__ = [
+    "Guarded",
+    "note_end",
+    "note_interrupts",
+    "note_start",
+    "raise_dropped_interrupt",
+    "take_signals_as_interrupts",
+]
 
 END_SECONDS: Final = 5.0
 
@@ -70,8 +77,7 @@ class Guarded(subprocess.Popen[bytes]):
         raise_dropped_interrupt()
         words = [str(word) for word in command]
         super().__init__(make_gated(words), stdin=subprocess.PIPE, start_new_session=True, **options)
-        _running.add(self)
-        _find_reaper().watch(self.pid)
+        note_start(self)
         open_gate(self)
 
     def poll(self) -> int | None:
@@ -90,13 +96,33 @@ class Guarded(subprocess.Popen[bytes]):
         if status is None or self._is_cleared:
             return
         self._is_cleared = True
-        _running.discard(self)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        _find_reaper().forget(self.pid)
+        note_end(self)
 
 
-_running: Final[set[Guarded]] = set()
+class Ending(Protocol):
+    """A process in a session of its own that this process has started."""
+
+    @property
+    def pid(self) -> int: ...
+    def terminate(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def note_start(process: Ending) -> None:
+    """Let this process end when its starter has ended."""
+    _running.add(process)
+    _find_reaper().watch(process.pid)
+
+
+def note_end(process: Ending) -> None:
+    """End the rest of the group of a process that has ended."""
+    _running.discard(process)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    _find_reaper().forget(process.pid)
+
+
+_running: Final[set[Ending]] = set()
 
 
 @cache

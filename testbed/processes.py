@@ -11,6 +11,7 @@ from threading import Event
 from typing import Final, TypeVar
 
 from testbed.guarding import Guarded, raise_dropped_interrupt
+from testbed.nursery import FORKED, fork
 
 PATIENCE: Final = 40.0
 """Seconds until the wait for a condition fails; far more than it takes, also on a busy machine."""
@@ -34,11 +35,15 @@ def wait_for(find: Callable[[], Found | None], what: str, patience: float = PATI
 class Process:
     """A process: `python -m MODULE ARGUMENTS`.
 
-    It has its own session, so that its children can be killed with it. It ends with the tests, however they end.
+    It has its own session, so that its children can be killed with it. It ends with the tests, however they end. On
+    Linux the programs of a stack are forked (testbed/nursery.py), and those that are `like` one of them.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, like: str = ""
+    ) -> None:
         self.name, self._arguments, self._environment = name, arguments, environment
+        self._is_forked = sys.platform == "linux" and (like or arguments[0]) in FORKED
         self._folder, self.log = folder, folder / f"{name}.log"
         self._first_byte = self.log.stat().st_size if self.log.exists() else 0
         """Where its output begins; an earlier process of the same name may have written to the same log."""
@@ -47,7 +52,8 @@ class Process:
     def start(self) -> None:
         """Start the process, also after it was killed."""
         with self.log.open("ab") as log:
-            self._process = Guarded(
+            forked = fork(self._arguments, self._environment, self._folder, self.log) if self._is_forked else None
+            self._process = forked or Guarded(
                 [sys.executable, "-m", *self._arguments],
                 env=dict(self._environment),
                 cwd=self._folder,

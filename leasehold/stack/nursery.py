@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,15 +111,25 @@ class Forked:
 
 
 class Nursery:
-    """The supervisor's end of a nursery. `environment`: variables of the nursery and of all programs that it forks."""
+    """The supervisor's end of a nursery. `environment`: variables of the nursery and of all programs that it forks.
+    `module`: what the nursery runs, which imports and then calls `serve`; `programs`: the modules that it can fork.
+    """
 
-    def __init__(self, environment: Mapping[str, str], folder: Path, log: Path) -> None:
-        self._environment = dict(environment)
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        *,
+        module: str = _STACK_MODULE,
+        programs: Collection[str] = frozenset(PROGRAMS),
+    ) -> None:
+        self._environment, self._programs = dict(environment), programs
         mine, its = socket.socketpair()
         with its, open(log, "ab", opener=open_private) as output:
             self.process = subprocess.Popen(  # noqa: S603 - our own module
                 # The spaces make room for the command lines of the programs.
-                [sys.executable, "-m", _STACK_MODULE, str(its.fileno()), " " * 64],
+                [sys.executable, "-m", module, str(its.fileno()), " " * 64],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -143,7 +153,7 @@ class Nursery:
         """
         match command:
             case [sys.executable, "-m", module, *_]:
-                is_known = module in PROGRAMS
+                is_known = module in self._programs
             case _:
                 is_known = False
         if self._is_closed or not is_known or dict(environment) != self._environment:
@@ -265,7 +275,7 @@ class _Gates:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        _show_command(command)
+        show_command(command)
         begins = os.read(waiting, 1)
         os.close(waiting)
         # Without the line the supervisor has ended, before the reaper knew this process.
@@ -276,7 +286,7 @@ class _Gates:
             self._line.sendall(json.dumps(report).encode() + b"\n")
 
 
-def _show_command(command: Sequence[str]) -> None:
+def show_command(command: Sequence[str]) -> None:
     """Let the system show this command line for this process, in place of that of the nursery."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
@@ -304,13 +314,13 @@ def _import_all() -> None:
         open_client(service, access, READ_SECONDS)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Import, and fork the programs that the supervisor orders."""
+def serve(descriptor: int, import_all: Callable[[], None]) -> None:
+    """Import, and fork the programs that are ordered at this socket. A forked process runs its program in this call."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
-    with socket.socket(fileno=int(arguments[0])) as line:
+    with socket.socket(fileno=descriptor) as line:
         line.set_inheritable(False)
-        _import_all()
+        import_all()
         gc.collect()
         # The collector of a forked process would write into each object of the imports, and so copy it.
         gc.freeze()
@@ -324,4 +334,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    serve(int(sys.argv[1]), _import_all)

@@ -161,7 +161,8 @@ class Hosts(Stack):
         chaos[holders.WALL] = repr(time.time() - time.monotonic())
         with self._guard:
             base = self.environment if environment is None else environment
-            process = Process(name, words, self.shifts.environment(name, {**base, **chaos}), self.folder)
+            full = self.shifts.environment(name, {**base, **chaos})
+            process = Process(name, words, full, self.folder, like="tasks.worker")
             self.processes[name] = process
             self._wanted.add(name)
         return process

@@ -76,5 +76,6 @@ def test_a_leader_paused_between_plan_and_commit_writes_nothing(stack: Stack) ->
 def start_with_points(stack: Stack, folder: Path, name: str) -> Process:
     """Start a scheduler as on another host; it pauses at the point that the test names."""
     environment = {**stack.environment, FOLDER: str(folder), HOST: name}
-    stack.processes[name] = Process(name, ["tests.chaos.worker", "ticks"], environment, stack.folder)
-    return stack.processes[name]
+    words = ["tests.chaos.worker", "ticks"]
+    started = stack.processes[name] = Process(name, words, environment, stack.folder, like="tasks.worker")
+    return started
