@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import cfnlint.decode
 import pytest
 
 from scheduler.model.rules import Rules, read_rules
@@ -53,6 +52,8 @@ ROLES: Final = ("machine", "host", "launch", "look", "terminate")
 
 @cache
 def template() -> dict[str, Any]:
+    import cfnlint.decode  # Here: its import takes a second, which all processes of a run would spend
+
     found, faults = cfnlint.decode.decode(str(FILE))
     assert found is not None, faults
     plain: dict[str, Any] = json.loads(json.dumps(found))
