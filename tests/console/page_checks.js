@@ -43,15 +43,22 @@
 
   // The places that Tab must visit; a group of radio buttons is one place, and a disabled control none.
   const stops = () => shown(CONTROLS).filter((each) => !each.disabled && each.tabIndex >= 0).length;
+  // By its place in the page: a page that refreshes a part replaces the elements there.
+  const place = (each) => {
+    const steps = [];
+    for (let at = each; at.parentElement; at = at.parentElement) steps.push([...at.parentElement.children].indexOf(at));
+    return steps.reverse().join(".");
+  };
+  const marked = new Set();
   const mark = () => {
     const each = document.activeElement;
     if (!each || each === document.body) return "";
-    each.dataset.stop ??= String(document.querySelectorAll("[data-stop]").length + 1);
+    marked.add(place(each));
     const style = getComputedStyle(each);
     const has = each.matches(":focus-visible") && (style.outlineStyle !== "none" || style.boxShadow !== "none");
-    return has ? each.dataset.stop : `not visible: ${name(each)}`;
+    return has ? place(each) : `not visible: ${name(each)}`;
   };
-  const missed = () => shown(CONTROLS).filter((each) => !each.disabled && each.tabIndex >= 0 && !each.dataset.stop).map(name);
+  const missed = () => shown(CONTROLS).filter((each) => !each.disabled && each.tabIndex >= 0 && !marked.has(place(each))).map(name);
 
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgba = (colour) => {
