@@ -1,7 +1,6 @@
 """Forecasts are made from the view and published, and the answer to a submission has that of its kind."""
 
 from random import Random
-from threading import Event
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from scheduler.operations import newcomers
 from scheduler.operations.explain import explain as explain_now
 from scheduler.operations.foresight import look_ahead, open_forecaster
 from scheduler.operations.rules.apply import apply_rules
-from scheduler.ports import ForeignClusterError, StoreUnavailableError, ViewUnavailableError
+from scheduler.ports import ViewUnavailableError
 from scheduler.view.forecasts import MemoryForecasts
-from tasks.foresight import Publisher
 from tests.operations.harness import CONFIG, Harness
 
 RUN: float = 120.0
@@ -212,22 +210,3 @@ def test_a_change_of_the_pools_keeps_arrivals_and_a_clock_that_was_set_back_read
     fleet.harness.now -= 1.0
     fleet.look()
     assert not fleet.forecaster.lacks_past
-
-
-def test_the_process_ends_if_redis_belongs_to_another_cluster_and_waits_else(
-    fleet: Foreseeing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publisher = Publisher(fleet.harness.ports, interval=30.0, share=0.3, stop=Event())
-    assert not publisher.publish()  # the view is not built yet
-    fleet.harness.tick()
-    assert publisher.publish()
-
-    def fail(error: Exception) -> None:
-        raise error
-
-    for error in (StoreUnavailableError("gone"), ViewUnavailableError("gone")):
-        monkeypatch.setattr("tasks.foresight.check_membership", lambda _ports, error=error: fail(error))
-        assert not publisher.publish()
-    monkeypatch.setattr("tasks.foresight.check_membership", lambda _ports: fail(ForeignClusterError("other")))
-    with pytest.raises(ForeignClusterError):
-        publisher.publish()
