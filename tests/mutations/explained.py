@@ -121,6 +121,15 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.foresight.arrivals": {
+        "ArrivalRecord.forget_old": [
+            Change(
+                "no play repeats what is forgotten",
+                "gone > len(self._times) // 2",
+                "gone >= len(self._times) // 2",
+            ),
+        ],
+    },
     "scheduler.foresight.margins": {
         "Margins.note": [
             Change(
@@ -134,6 +143,9 @@ EXPLAINED: Final[Changes] = {
         "": [
             Change("a bound of the time that one play takes", "40", "41"),
         ],
+        "Play.run": [
+            Change("the time is the same", "self._coming[0][0] < at", "self._coming[0][0] <= at"),
+        ],
     },
     "scheduler.foresight.room": {
         "Room._count_on": [
@@ -146,10 +158,19 @@ EXPLAINED: Final[Changes] = {
         "Estimates.find_run_time": [
             Change("equal times are one time", "stated * ratio < found", "stated * ratio <= found"),
         ],
+        "RunTimes": [
+            Change("only Python's garbage collector looks at more objects", "False", "True"),
+        ],
+    },
+    "scheduler.operations.foresight": {
+        "_load_ended": [
+            Change("one more question asks for no rows", "len(found) < most", "len(found) <= most"),
+        ],
     },
     "scheduler.operations.run_times": {
         "": [
             Change("a batch may have any size", "500", "501"),
+            Change("only a bound of the space that the classes take", "100000", "100001"),
         ],
     },
     "scheduler.policy.capacity.candidate_queue": {

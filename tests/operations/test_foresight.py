@@ -1,13 +1,15 @@
 """Forecasts are made from the view and published, and the answer to a submission has that of its kind."""
 
+import ast
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler.foresight.arrivals import DAY
-from scheduler.foresight.forecaster import Forecaster
-from scheduler.foresight.margins import LEAST
+from scheduler.foresight.forecaster import PLAYS, Forecaster
+from scheduler.foresight.margins import LEAST, Outcome, Waits
 from scheduler.model.forecasts import Forecast, Foreseen, name_kind
 from scheduler.operations import newcomers
 from scheduler.operations.explain import explain as explain_now
@@ -45,6 +47,12 @@ class Foreseeing:
         assert found is not None
         return found
 
+    def learn(self) -> None:
+        """Give the forecaster as many outcomes as forecasts need."""
+        self.look(is_short=True)
+        for _ in range(LEAST):
+            self.forecaster.margins.note(Outcome(Waits(1.0, 2.0, 3.0, 4.0), 2.0), None)
+
     def play(self, starts: int) -> Foreseen:
         """Let this many reservations run, one after the other. One play forecasts each start but the last ones."""
         found = self.look()
@@ -77,11 +85,20 @@ def test_starts_are_unknown_before_enough_outcomes_and_known_after(fleet: Forese
 
 
 def test_a_change_of_the_pools_makes_starts_unknown_again(fleet: Foreseeing) -> None:
-    fleet.submit(LEAST + 12)
-    fleet.play(LEAST + 4)
+    fleet.submit(2)
+    fleet.learn()
+    assert {each.unknown for each in fleet.look().forecasts.values()} == {""}
     other = {"system": "arm", "provider": "static"}
     apply_rules(fleet.harness.ports, {"pools": {**fleet.config["pools"], "other": other}})
     assert {each.unknown for each in fleet.look().forecasts.values()} == {"few_outcomes"}
+
+
+def test_the_outcomes_of_a_version_count_for_one_with_more_keys(fleet: Foreseeing) -> None:
+    """They are kept with the rules as they were applied, without the keys that have their defaults."""
+    fleet.look()
+    record = msgspec.json.decode(fleet.harness.ports.forecasts.read_record() or b"")
+    scheduler, pools, accounts = ast.literal_eval(record["policy"])
+    assert (scheduler, pools, accounts) == (None, fleet.config["pools"], None)
 
 
 def test_without_a_valid_view_nothing_is_published() -> None:
@@ -102,6 +119,25 @@ def test_at_least_one_play_is_made_without_time(fleet: Foreseeing) -> None:
     found = look_ahead(fleet.harness.ports, fleet.forecaster, lambda: False)
     assert found is not None
     assert found.plays == 1
+    found = look_ahead(fleet.harness.ports, fleet.forecaster)
+    assert found is not None
+    assert found.plays == PLAYS
+
+
+def test_the_newest_reservation_of_a_kind_stands_for_newcomers_for_five_minutes(fleet: Foreseeing) -> None:
+    fleet.submit(2)
+    fleet.learn()
+    fleet.harness.now += 10.0
+    fleet.submit(1)
+    fleet.harness.submit("other", ttl=0, labels={"zone": "mars"}, priority=7)  # no slot can hold it
+    found = fleet.look(is_short=True)
+    (row,) = fleet.harness.store.find_reservations(ids=["r3"])
+    assert found.newcomers == {name_kind(row.request, row.priority): found.forecasts["r3"]}
+    assert not found.forecasts["r3"].unknown
+    fleet.harness.now += 300.0
+    assert set(fleet.look(is_short=True).newcomers) == set(found.newcomers)
+    fleet.harness.now += 0.5
+    assert fleet.look(is_short=True).newcomers == {}
 
 
 def test_the_answer_to_a_submission_has_the_forecast_of_its_kind(fleet: Foreseeing) -> None:
@@ -141,8 +177,9 @@ def test_an_explanation_has_the_forecast_of_a_pending_reservation(fleet: Foresee
 
 
 def test_a_new_process_knows_the_outcomes_of_the_one_before(fleet: Foreseeing) -> None:
-    fleet.submit(LEAST + 12)
-    fleet.play(LEAST + 4)
+    fleet.submit(2)
+    fleet.learn()
+    fleet.look()
     fleet.forecaster = open_forecaster(fleet.harness.ports)
     assert {each.unknown for each in fleet.look().forecasts.values()} == {""}
 
@@ -182,16 +219,23 @@ def test_a_new_process_knows_the_arrivals_of_past_days(fleet: Foreseeing) -> Non
 def test_a_process_that_reads_too_many_arrivals_of_a_day_leaves_out_the_day(
     fleet: Foreseeing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.operations.foresight.MOST_ARRIVALS", 4)
     monkeypatch.setattr("scheduler.operations.foresight.ROWS_A_BATCH", 2)
     fleet.submit(9)
+    fleet.play(1)
+    fleet.submit(1)
     fleet.play(3)
     fleet.harness.now += DAY
     fleet.play(2)
-    forecaster = Forecaster()
-    assert look_ahead(fleet.harness.ports, forecaster) is not None
-    assert len(forecaster.arrivals) == 0  # all were submitted before the first end that is known
-    assert arrivals(forecaster, fleet.harness.now) == []
+
+    def count(most: int) -> int:
+        monkeypatch.setattr("scheduler.operations.foresight.MOST_ARRIVALS", most)
+        forecaster = Forecaster()
+        assert look_ahead(fleet.harness.ports, forecaster, lambda: False) is not None
+        assert arrivals(forecaster, fleet.harness.now) == []
+        return len(forecaster.arrivals)
+
+    # Nine were submitted before the first end that is known. Beside the last day, 3 of 4 ends may be read.
+    assert (count(9), count(4)) == (1, 0)
 
 
 def test_a_change_of_the_pools_keeps_arrivals_and_a_clock_that_was_set_back_reads_them_again(

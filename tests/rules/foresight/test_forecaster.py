@@ -1,6 +1,7 @@
 """Forecasts over the life of a small cluster: what is known when, and what odd input does to them."""
 
 from collections import deque
+from math import inf
 from random import Random
 
 import msgspec
@@ -11,7 +12,7 @@ from scheduler.foresight.margins import KEPT, LEAST, Margins, Outcome, Waits
 from scheduler.model.forecasts import Forecast
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
-from scheduler.model.run_times import RunTimes, count_runs, list_runs
+from scheduler.model.run_times import ALL, RunTimes, count_runs, list_runs
 from scheduler.model.view import View
 from tests.builders import NOW, SYSTEM, a_lease, a_reservation, a_slot, some_rules
 
@@ -177,12 +178,21 @@ def test_work_that_never_ends_makes_the_start_unknown() -> None:
     assert {each.unknown for each in found} == {"beyond"}
 
 
-def test_forecasts_between_two_noted_places_are_interpolated(cluster: Cluster) -> None:
-    for _ in range(120):
-        cluster.submit()
-    found = [each.median for each in cluster.ask()]
-    assert all(found)
-    assert found[100] > found[50] > found[10]
+def test_forecasts_between_two_noted_places_are_interpolated() -> None:
+    run = RunTimes(id=ALL, seconds=(600.0,) * 30)
+    leased = a_reservation("runs", phase="leased", leased_at=NOW, leases=(a_lease(epoch=1),))
+    rows = [a_reservation(f"r{number}", created_at=NOW + number) for number in range(200)]
+    view, forecaster = View([a_slot(), run, leased, *rows]), Forecaster(horizon=150 * 600.0)
+    forecaster.see(view, rules(), "1", NOW)
+    forecaster.play(1)
+    waits = [forecaster.predict(row) for row in rows]
+    assert len(forecaster._starts) < 50
+    # Each of them runs for 600 s. What lies between a known start and one beyond the horizon is beyond it.
+    medians = [each.median for each in waits if each is not None]
+    known = [each for each in medians if each < inf]
+    assert known == pytest.approx([600.0 * (number + 1) for number in range(len(known))])
+    assert 130 < len(known) < 150
+    assert medians[len(known) :] == [inf] * (200 - len(known))
 
 
 def test_many_classes_are_bounded() -> None:

@@ -173,6 +173,17 @@ def test_a_protected_gang_of_two_parts_keeps_room_for_both() -> None:
     assert play(rules(starvation_guard=0), *rows, wants("later"))["later"] == 0.0
 
 
+def test_protected_work_starts_when_a_machine_on_the_way_has_come() -> None:
+    gang = (a_component(count=2, resources=CPUS),)
+    old = a_reservation("w", components=gang, created_at=NOW - 7200)
+    # One slot is free, one machine comes after 30 s, and no more may be launched.
+    booting = a_slot("linux-2", resources=CPUS, state="booting", launched_at=NOW - 10, since=NOW - 5)
+    rows = [seen(), *slots(1), booting, a_slot("linux-3", resources=CPUS, cordoned=True), old]
+    assert play(elastic_rules(), *rows, wants("later")) == {"w": 30.0, "later": 30.0 + RUN}
+    # What is expected to end before may use the free slot.
+    assert play(elastic_rules(), *rows, wants("later", expected_runtime=20.0))["later"] == 0.0
+
+
 def test_elastic_instances_are_taken_back_for_waiting_work() -> None:
     rows = [*slots(2), leased("r", 1, 2), wants("w")]
     assert play(rules(), *rows) == {"w": 0.0}
