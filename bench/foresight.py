@@ -3,7 +3,8 @@
 The table compares what was asked with what is reached on two logs of the Parallel Workloads Archive: KTH-SP2 on 100
 hosts, NASA iPSC/860 on 128. Each log is played with the engine. The rows about the guard are waits (`bench._guard`),
 those about forecasts how well these were kept (`bench._forecasts`), and the last ones what forecasts cost. Rows without
-their log are left out. `--only live` compares a live stack with the simulation (`bench._live`), which takes 40 minutes.
+their log are left out. `--only live` compares a live stack with the simulation (`bench._live`), which takes 40 minutes,
+and `--only ticks` ticks beside plays with ticks alone (`bench._ticks_beside_forecasts`).
 `python -m bench.foresight LOG` measures the forecasts on any other log.
 """
 
@@ -22,12 +23,15 @@ from bench._forecasts import Cost, Played, Quality, judge, measure_cost, play_fo
 from bench._guard import Waits, find_worst, play_easy, play_guard
 from bench._live import Live, play_live
 from bench._logs import Log
+from bench._ticks_beside_forecasts import BesideForecasts, measure_ticks
 from scheduler.foresight.forecaster import PLAYS, SHORT_WAIT
 
 PARTS: Final = ("guard", "forecasts", "cost")
 LIVE: Final = "live"
-"""The part that is measured only if it is named."""
+TICKS: Final = "ticks"
+"""These two are measured only if they are named, each alone: others would slow them."""
 COST_PLAYS: Final = 2
+TICK_TURNS: Final = 5
 LIVE_SECONDS: Final = 1_800.0
 """For how long jobs come to the live stack. The last one starts about five minutes later."""
 KTH_JOBS, KTH_MORE_JOBS, KTH_HOSTS, NASA_HOSTS = 5_000, 6_000, 100, 128
@@ -106,6 +110,8 @@ def list_steps(kth: Path | None, nasa: Path | None, plays: int, parts: Iterable[
         steps["live"] = partial(play_live, LIVE_SECONDS)
     if "cost" in parts:
         steps["cost"] = partial(measure_cost, 10_000, 100_000, COST_PLAYS)
+    if TICKS in parts:
+        steps[TICKS] = partial(measure_ticks, 10_000, 100_000, TICK_TURNS)
     return steps
 
 
@@ -136,6 +142,9 @@ def list_rows(found: Mapping[str, Any]) -> Iterator[Row]:
         cost: Cost = found["cost"]
         yield Row("forecasts, 10,000 × 100,000: cores", cost.cores, (-inf, 1), (-inf, 0.3), "")
         yield Row("the same: memory beside the view", cost.mebibytes, (-inf, 954), unit="MiB")
+    if TICKS in found:
+        ticks: BesideForecasts = found[TICKS]
+        yield Row("the same: a tick beside plays, against one alone", ticks.ratio, (-inf, 1.02), unit="×")
 
 
 def _list_waits(what: str, waits: Waits, least: Bounds, aim: Bounds, unit: str = "s") -> Iterator[Row]:
@@ -224,9 +233,9 @@ def main() -> None:
     parser.add_argument("--nasa", type=Path, metavar="LOG", help="the log NASA iPSC/860, for the table")
     parser.add_argument(
         "--only",
-        choices=(*PARTS, LIVE),
+        choices=(*PARTS, LIVE, TICKS),
         action="append",
-        help=f"a part of the table; may be given repeatedly; default: all but {LIVE}, which takes 40 minutes",
+        help=f"a part of the table; may be given repeatedly; default: all but {LIVE} (40 minutes) and {TICKS}",
     )
     parser.add_argument("--plays", type=int, default=PLAYS, help="number of plays for a forecast; default: %(default)s")
     other = parser.add_argument_group("the forecasts on any log, without the table")

@@ -9,7 +9,8 @@ from bench._forecasts import WEEK, Cost, Judged, LastWaits, Played, judge, play_
 from bench._guard import LEAST_JOBS, Waits, find_worst, play_easy, play_guard
 from bench._live import HOSTS, Live, make_jobs
 from bench._logs import Log
-from bench.foresight import LIVE, PARTS, Row, list_rows, list_steps, measure, show_table
+from bench._ticks_beside_forecasts import BesideForecasts
+from bench.foresight import LIVE, PARTS, TICKS, Row, list_rows, list_steps, measure, show_table
 from scheduler.foresight.margins import LEAST
 
 MINUTE = 60
@@ -42,14 +43,15 @@ def test_a_figure_is_compared_with_its_bounds(row: Row, result: str) -> None:
 
 
 def test_every_step_has_rows() -> None:
-    steps = list_steps(LOG, LOG, 1, (*PARTS, LIVE))
+    steps = list_steps(LOG, LOG, 1, (*PARTS, LIVE, TICKS))
     waits, played = Waits(9_000, 100_000, {1: 30.0}), Played([], [], 0, 0.0)
     found = {name: played if "forecasts" in name else waits for name in steps} | {
         "cost": Cost(1, 2, 3, 4, 0.5),
         "live": Live(400, 0.75, 500, 0.81),
+        "ticks": BesideForecasts(0.2, 0.21, 1.05),
     }
     rows = list(list_rows(found))
-    assert len(rows) == 22
+    assert len(rows) == 23
     assert all(row.what in show_table(rows) for row in rows)
     text = show_table(rows)
     assert "| KTH, 6,000, limits, against EASY: mean wait | 1.20 × | 1.00 × | 1.00 × | aim |" in text

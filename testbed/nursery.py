@@ -13,7 +13,6 @@ import os
 import runpy
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -90,15 +89,8 @@ def fork(arguments: Sequence[str], environment: Mapping[str, str], folder: Path,
 @cache
 def _find_nursery() -> nursery.Nursery:
     """Return the nursery of this process."""
-    folder = Path(tempfile.mkdtemp(prefix="leasehold-nursery-"))
-    found = nursery.Nursery({}, _ROOT, log := folder / "log", module=_MODULE, programs={_MODULE})
-
-    def end() -> None:
-        found.close()
-        log.unlink()
-        folder.rmdir()
-
-    atexit.register(end)
+    found = nursery.Nursery({}, _ROOT, Path(os.devnull), module=_MODULE, programs={_MODULE})
+    atexit.register(found.close)
     return found
 
 

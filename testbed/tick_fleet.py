@@ -113,7 +113,7 @@ class Fleet:
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         migrate(database_url)
-        self.database_url = database_url
+        self.database_url, self.redis_url = database_url, redis_url
         self.client = make_redis(redis_url)
         self.store = open_store(database_url)
         self.dispatcher = CountingDispatcher()
