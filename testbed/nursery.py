@@ -37,6 +37,8 @@ _IMPORTED: Final = (
 )
 _NEEDS_SETTINGS: Final = "tasks."
 """These modules read the settings when they are imported, so each process imports them in its own environment."""
+_READ_AT_IMPORT: Final = "REMAP_SIGTERM"
+"""Celery reads this variable when it is imported, so a process that has it is started by its command."""
 _MODULE: Final = "testbed.nursery"
 _ROOT: Final = Path(__file__).parents[1]
 _UMASK: Final = 0o022
@@ -78,6 +80,8 @@ class Forked:
 
 def fork(arguments: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> Forked | None:
     """Start `python -m ARGUMENTS` by a fork; None if the nursery cannot."""
+    if _READ_AT_IMPORT in environment:
+        return None
     take_signals_as_interrupts()
     raise_dropped_interrupt()
     order = {"arguments": list(arguments), "environment": dict(environment), "folder": str(folder)}
