@@ -21,6 +21,8 @@ from leasehold.process_identity import PROC
 PERIOD: Final = 100_000
 LEAST_QUOTA: Final = 1_000
 """Smallest quota of `cpu.max` that the kernel accepts, in microseconds."""
+HELD: Final = "held"
+"""The cgroup in that of a lease for its processes: only a cgroup without processes shares a controller of memory."""
 
 
 class Limits(Protocol):
@@ -52,18 +54,23 @@ class Cgroups:
         writable.
         """
         self.name, self._root = f"cgroup {root}", root
-        if "cpu" not in (root / "cgroup.controllers").read_text(encoding="utf-8").split():
+        controllers = (root / "cgroup.controllers").read_text(encoding="utf-8").split()
+        if "cpu" not in controllers:
             raise OSError(f"the cgroup {root} has no cpu controller")
-        _write(root / "cgroup.subtree_control", "+cpu")
+        # With that of memory, the guard sees why the kernel has ended a command.
+        wanted = (each for each in ("cpu", "memory") if each in controllers)
+        _write(root / "cgroup.subtree_control", " ".join(f"+{each}" for each in wanted))
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - as in Limits
-        """Limit the processes of a lease to its number of cores by moving them to the lease's own cgroup. `before` is
-        not used: the kernel chooses the cores.
+        """Limit the processes of a lease to its number of cores by moving them to a cgroup in that of the lease.
+        `before` is not used: the kernel chooses the cores.
         """
         group = self._group(lease)
-        group.mkdir(exist_ok=True)
+        held = group / HELD
+        held.mkdir(parents=True, exist_ok=True)
         _write(group / "cpu.max", f"{max(round(cores * PERIOD), LEAST_QUOTA)} {PERIOD}")
-        self._move(pids, group)
+        # The guard has put the processes of a command into a cgroup beside it.
+        self._move((pid for pid in pids if not self._is_in(pid, group)), held)
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - as in Limits
         """Remove the cgroup of a lease. First its processes are moved to a cgroup without a limit, because only a
@@ -72,7 +79,10 @@ class Cgroups:
         group, free = self._group(lease), self._root / "leasehold-free"
         free.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
-            self._move(map(int, (group / "cgroup.procs").read_text(encoding="utf-8").split()), free)
+            held = group / HELD
+            self._move(map(int, (held / "cgroup.procs").read_text(encoding="utf-8").split()), free)
+            held.rmdir()
+        with suppress(FileNotFoundError):
             if any(each.is_dir() for each in group.iterdir()):
                 # The cgroup of a command is in it, which the guard removes with this one.
                 _write(group / "cpu.max", f"max {PERIOD}")
@@ -85,13 +95,11 @@ class Cgroups:
     @staticmethod
     def _move(pids: Iterable[int], group: Path) -> None:
         for pid in pids:
-            # The guard has put the processes of a command into a cgroup below.
-            if not Cgroups._is_below(pid, group):
-                with suppress(ProcessLookupError):
-                    _write(group / "cgroup.procs", str(pid))
+            with suppress(ProcessLookupError):
+                _write(group / "cgroup.procs", str(pid))
 
     @staticmethod
-    def _is_below(pid: int, group: Path) -> bool:
+    def _is_in(pid: int, group: Path) -> bool:
         with suppress(OSError):
             lines = (PROC / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines()
             return any(group.name in line.split("/")[:-1] for line in lines if line.startswith("0::"))

@@ -188,6 +188,16 @@ def _write(path: str, text: str) -> None:
         os.close(descriptor)
 
 
+def _make_cgroup(folder: str) -> None:
+    """Make a cgroup and the one above it, in which the kernel counts the processes that it ends for lack of memory."""
+    above = os.path.dirname(folder)
+    os.makedirs(above, exist_ok=True)
+    # The folder may have no memory controller.
+    with contextlib.suppress(OSError):
+        _write(f"{above}/cgroup.subtree_control", "+memory")
+    os.makedirs(folder, exist_ok=True)
+
+
 def kill_cgroup(folder: str) -> bool:
     """Kill all processes of a cgroup and of the cgroups in it. Return whether it had processes."""
     if b"populated 1" not in _read(f"{folder}/cgroup.events"):
@@ -346,7 +356,7 @@ class Starter:
     def start(self, command: Command) -> None:
         """Start a command. An error that the child meets is reported through `command.trouble`. Raises OSError."""
         if command.cgroup is not None:
-            os.makedirs(command.cgroup, exist_ok=True)
+            _make_cgroup(command.cgroup)
         parent = os.getpid()
         command.pipe, output = os.pipe()
         command.trouble, trouble = os.pipe()

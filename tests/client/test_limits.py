@@ -97,12 +97,12 @@ def delegated(tmp_path: Path) -> Path:
 
 def test_a_cgroup_limits_the_cpu_time_of_its_processes_in_each_tenth_of_a_second(delegated: Path) -> None:
     limits = Cgroups(delegated)
-    assert (delegated / "cgroup.subtree_control").read_text(encoding="utf-8") == "+cpu"
+    assert (delegated / "cgroup.subtree_control").read_text(encoding="utf-8") == "+cpu +memory"
     for cores, quota in ((3.5, "350000 100000"), (1 / 3, "33333 100000"), (0, "1000 100000")):
         limits.apply("r1", [71, 72], cores, 0)
         [group] = delegated.glob("leasehold-*")
         assert (group / "cpu.max").read_text(encoding="utf-8") == quota
-        assert (group / "cgroup.procs").read_text(encoding="utf-8") == "72"
+        assert (group / "held" / "cgroup.procs").read_text(encoding="utf-8") == "72"
 
 
 def test_processes_that_still_run_are_moved_out_of_a_cgroup_before_it_is_removed(delegated: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.agent.enforcer import Cgroups, find_limits
 from leasehold.work import guard
 from leasehold.work.cgroups import check_delegated, list_mounts
 from leasehold.work.guard import MOST_TAIL, OLDER_OUTPUT, OUTCOME, OUTPUT, Output, read_boot_clock
@@ -537,6 +538,55 @@ def test_a_cgroup_without_kill_ends_too(cgroup: Path, monkeypatch: pytest.Monkey
     assert guard.kill_cgroup(str(cgroup))
     assert process.wait(10) == -signal.SIGKILL
     wait_for(lambda: not guard.kill_cgroup(str(cgroup)), "an empty cgroup")
+
+
+def test_the_kernel_is_asked_to_count_what_lacks_memory(host: GuardedHost, tmp_path: Path) -> None:
+    control = tmp_path / "lease" / "cgroup.subtree_control"
+    control.parent.mkdir()
+    control.touch()
+    host.start("c", ["true"], cgroup=str(tmp_path / "lease" / "run"))
+    # It is no cgroup.
+    assert isinstance(host.await_end("c"), NotStarted)
+    assert control.read_text() == "+memory"
+
+
+def _has_memory_controller() -> bool:
+    mount = _find_cgroup_folder()
+    return mount is not None and "memory" in (mount / "cgroup.controllers").read_text().split()
+
+
+@pytest.mark.skipif(not _has_memory_controller(), reason="needs a writable cgroup v2 with the controller of memory")
+def test_a_command_that_lacks_memory_says_so(host: GuardedHost, cgroup: Path) -> None:
+    (cgroup.parent / "cgroup.subtree_control").write_text("+cpu +memory")
+    (cgroup / "memory.max").write_text("64M")
+    find_limits(cgroup)
+    for name, size, lacks in (("small", 1, False), ("large", 200, True)):
+        program = f"print(len(bytearray({size} << 20)) >> 20)"
+        host.start(name, [*PYTHON, program], cgroup=str(cgroup / f"leasehold-{name}" / "run"))
+        end = host.await_end(name)
+        assert (end.code, end.signal) == ((None, signal.SIGKILL) if lacks else (0, None))
+        assert end.oom == lacks
+        assert not (cgroup / f"leasehold-{name}").exists()
+
+
+@pytest.mark.skipif(not _has_memory_controller(), reason="needs a writable cgroup v2 with the controller of memory")
+def test_a_lease_has_a_command_and_processes_of_its_holder(host: GuardedHost, cgroup: Path) -> None:
+    (cgroup.parent / "cgroup.subtree_control").write_text("+cpu +memory")
+    limits = Cgroups(cgroup)
+    limits.apply("r1", [], 0.5, 0)
+    (lease,) = cgroup.glob("leasehold-*")
+    held = Guarded(ENDLESS)
+    command = host.run("c", ENDLESS, cgroup=str(lease / "run"))
+    limits.apply("r1", [command, held.pid], 0.5, 0)
+    assert (lease / "run" / "cgroup.procs").read_text().split() == [str(command)]
+    assert str(held.pid) in (lease / "held" / "cgroup.procs").read_text().split()
+    limits.lift("r1", [])
+    assert (lease / "cpu.max").read_text() == "max 100000\n"
+    host.send("kill", "c")
+    assert host.await_end("c").left == 0
+    assert not lease.exists()
+    held.kill()
+    held.wait()
 
 
 def test_a_folder_outside_of_cgroups_is_not_delegated(tmp_path: Path) -> None:
