@@ -31,7 +31,7 @@ LIVE: Final = "live"
 TICKS: Final = "ticks"
 """These two are measured only if they are named, each alone: others would slow them."""
 COST_PLAYS: Final = 2
-TICK_TURNS: Final = 5
+TICK_TURNS: Final = 10
 LIVE_SECONDS: Final = 1_800.0
 """For how long jobs come to the live stack. The last one starts about five minutes later."""
 KTH_JOBS, KTH_MORE_JOBS, KTH_HOSTS, NASA_HOSTS = 5_000, 6_000, 100, 128

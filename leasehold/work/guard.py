@@ -190,12 +190,10 @@ def _write(path: str, text: str) -> None:
 
 def _make_cgroup(folder: str) -> None:
     """Make a cgroup and the one above it, in which the kernel counts the processes that it ends for lack of memory."""
-    above = os.path.dirname(folder)
-    os.makedirs(above, exist_ok=True)
-    # The folder may have no memory controller.
-    with contextlib.suppress(OSError):
-        _write(f"{above}/cgroup.subtree_control", "+memory")
     os.makedirs(folder, exist_ok=True)
+    # The delegated folder may have no controller of memory.
+    with contextlib.suppress(OSError):
+        _write(f"{os.path.dirname(folder)}/cgroup.subtree_control", "+memory")
 
 
 def kill_cgroup(folder: str) -> bool:

@@ -222,7 +222,7 @@ class Sequencer:
         assert [slot.state for slot in self.harness.store.find_slots()] == ["empty", "empty"]
 
 
-@settings(max_examples=30, deadline=None, derandomize=bool(os.environ.get("CI")))
+@settings(max_examples=30, derandomize=bool(os.environ.get("CI")))
 @given(st.lists(STEPS, max_size=40))
 def test_every_request_is_executed_once_or_refused_and_no_reservation_is_lost(steps: list[Any]) -> None:
     sequencer = Sequencer()

@@ -133,7 +133,7 @@ def facts(harness: Harness) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60 * TIMES, deadline=None)
+@settings(max_examples=60 * TIMES)
 @pytest.mark.parametrize("rules", [RULES, QUOTA], ids=["fifo", "quota"])
 @given(batches=BATCHES)
 def test_gathered_requests_have_the_answers_and_effects_of_single_ones(

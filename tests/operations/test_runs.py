@@ -652,7 +652,7 @@ def _pass_time(cluster: Cluster, seconds: float) -> None:
 class TestTogether:
     """Requests of several hosts in one transaction."""
 
-    @settings(max_examples=16 * TIMES, deadline=None)
+    @settings(max_examples=16 * TIMES)
     @given(
         batches=st.lists(
             st.lists(

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.accounts import NOTHING, Account, BalanceSample, add, find_account, find_samples
@@ -43,7 +43,7 @@ class TestLoad:
 
 
 class TestRunning:
-    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=30)
     @given(
         leases=st.lists(LEASES, max_size=4),
         charged_at=SECONDS,

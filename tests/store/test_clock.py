@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import make_url, text
 
@@ -123,7 +123,7 @@ class TestSqlite:
         with closing(reader):
             assert reader.now() == pytest.approx(first)
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=25)
     @given(
         steps=st.lists(
             st.tuples(

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.accounts import Account
@@ -88,7 +88,7 @@ class Writer:
         return [*transaction.insert_reservations(new), *transaction.save(changed)]
 
 
-@settings(max_examples=12 * TIMES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12 * TIMES)
 @given(steps=STEPS, age=st.sampled_from([0.0, 0.25, 10.0, 1000.0]))
 def test_each_lost_publish_is_found_whatever_else_was_published(
     store: Store, clock: Clock, steps: list[tuple[str, set[str], float, set[str]]], age: float

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, update
 
@@ -29,7 +29,7 @@ from tests.store.conftest import SQL_KINDS, Clock, MakeOpener
 from tests.store.strategies import FLOATS, structs_of
 from tests.store.test_contract import an_event, insert, save
 
-BRISKLY = settings(max_examples=12 * TIMES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+BRISKLY = settings(max_examples=12 * TIMES)
 
 ids = (f"row-{number}" for number in count())
 FRESH = st.builds(lambda: next(ids))

@@ -1,7 +1,7 @@
 """A curve has a limited number of bins and keeps the sum of the values added to it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.simulation.metrics import MOST_BINS, Curve, CurveRecorder
@@ -15,7 +15,6 @@ def test_a_curve_is_the_mean_and_the_peak_of_each_bin() -> None:
     assert recorder.finish() == Curve(10, (3, 4, 8), (4, 4, 8))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 1e6)), min_size=1, max_size=30))
 def test_the_area_under_a_curve_is_the_sum_of_its_values(steps: list[tuple[float, float]]) -> None:
     recorder, at, area = CurveRecorder(), 0.0, 0.0

@@ -76,7 +76,7 @@ def test_every_job_ends_in_spite_of_rounding(tmp_path: Path) -> None:
     assert (found.finished, found.left) == (41, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 60).map(float), st.integers(1, 40).map(float), st.integers(1, 8)),

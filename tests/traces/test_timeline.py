@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from scheduler.model.transitions import SLOT_STATES
@@ -66,7 +66,6 @@ def test_the_timeline_of_a_scenario_has_each_change_of_a_slot() -> None:
     assert timeline.utilisation == pytest.approx((80 * 0.5 + 10) / (80 + 80))
 
 
-@settings(deadline=None)
 @given(
     some.lists(some.tuples(some.sampled_from(SLOT_STATES), some.floats(0, 1), some.floats(0.01, 1e5)), min_size=1),
     some.integers(0, 5),

@@ -285,7 +285,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=25 * TIMES, deadline=None)
+@settings(max_examples=25 * TIMES)
 @given(
     ROWS,
     st.sampled_from(POOLS),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.pools import Pool
@@ -337,7 +337,6 @@ def test_a_contradiction_is_refused(text: str, faults: list[str]) -> None:
 
 
 # No deadline: how long an example takes depends on the machine.
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.one_of(st.binary(max_size=60), st.text("[]{}=.,'\"\\#\n 01ae-+:ticksintervalpools", max_size=80).map(str.encode))
 )

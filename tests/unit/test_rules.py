@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.machines import Offering
@@ -365,7 +365,6 @@ pool_junk = st.dictionaries(st.sampled_from(list(Pool.model_fields)), junk, max_
 
 
 # No deadline: how long an example takes depends on the machine.
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(junk, st.builds(lambda keys: a_pool(**keys), pool_junk)))
 def test_junk_is_read_or_refused_with_lines_that_can_be_printed(document: object) -> None:
     faults = list_refused(document)

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.validation import InvalidInputError
@@ -261,7 +261,6 @@ junk = st.recursive(
 
 
 # No deadline: how long an example takes depends on the machine.
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.one_of(st.sampled_from(list(Settings.model_fields)), keys), junk, max_size=5))
 def test_junk_in_settings_is_refused_with_our_messages_or_read(document: dict[str, Any]) -> None:
     lines = list_refused(document)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal, cast
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.view import Change, Gone, Row
@@ -101,7 +101,7 @@ def flush(view_cache: ViewCache) -> None:
 
 
 @given(st.lists(st.tuples(actions, st.none() | actions), max_size=25))
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 def test_a_valid_view_never_lacks_an_accepted_publish(
     make_view_cache: MakeViewCache, history: list[tuple[Action, Action | None]]
 ) -> None:

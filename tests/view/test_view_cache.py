@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.history import SAMPLE_SECONDS, SAMPLES, Sample
@@ -262,7 +262,7 @@ def _histories() -> list[Change]:
     size=st.integers(1, 7),
     reads=st.sets(st.integers(0, 28)),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 def test_any_order_and_repetition_of_publishes_gives_the_same_view(
     make_view_cache: MakeViewCache, order: list[Change], size: int, reads: set[int]
 ) -> None:

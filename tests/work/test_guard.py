@@ -556,7 +556,7 @@ def _has_memory_controller() -> bool:
 
 
 @pytest.mark.skipif(not _has_memory_controller(), reason="needs a writable cgroup v2 with the controller of memory")
-def test_a_command_that_lacks_memory_says_so(host: GuardedHost, cgroup: Path) -> None:
+def test_a_command_that_lacks_memory_is_recognized(host: GuardedHost, cgroup: Path) -> None:
     (cgroup.parent / "cgroup.subtree_control").write_text("+cpu +memory")
     (cgroup / "memory.max").write_text("64M")
     find_limits(cgroup)
