@@ -1,6 +1,6 @@
 """What forecasts cost the ticks: ticks while the process `foresight` plays all the time, and without it, in turns.
 
-By default the process plays for a third of the time. Here it has a whole core, so each measured tick runs beside plays.
+By default the process plays for 30 % of the time. Here it has a whole core, so each measured tick runs beside plays.
 """
 
 import os
