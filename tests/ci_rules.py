@@ -14,7 +14,8 @@ NO_ENGINE: Final = "no container engine with Compose and the base images"
 NO_SYSTEMD: Final = "no systemd-analyze"
 NO_CHROMIUM: Final = "no Chromium with its driver"
 ONE_USER: Final = "the tests may not switch users"
-ALLOWED: Final = frozenset({NO_INDEX, NO_ENGINE, NO_SYSTEMD, NO_CHROMIUM, ONE_USER})
+NO_MEMORY_CONTROLLER: Final = "no writable cgroup v2 with the controller of memory"
+ALLOWED: Final = frozenset({NO_INDEX, NO_ENGINE, NO_SYSTEMD, NO_CHROMIUM, ONE_USER, NO_MEMORY_CONTROLLER})
 
 
 def find_skipped(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:

@@ -134,3 +134,35 @@ def test_a_claim_keeps_its_use_of_a_machine_whose_limit_was_lowered() -> None:
     slot = a_slot("linux-1", resources={"cpus": 4}, uses=2)
     harness, ticked = tick_on({"pools": {"linux": pool}}, [slot, _a_claiming("r1", NOW - 9), a_reservation("r2")])
     assert (ticked.skipped, harness.phase("r1"), harness.phase("r2")) == ([], "leased", "pending")
+
+
+def test_a_lease_waits_for_one_that_is_revoked_on_a_slot_whose_limit_was_lowered() -> None:
+    """The limit was 4 leases for a slot and a grace of 9 s; now they are 2 and 0. The instances `more` of `r2` end at
+    once for `r1`, and `r3` uses its place until its deadline.
+    """
+    config = {
+        "scheduler": {"elastic": "flexible", "preemption_grace": 0},
+        "pools": {"linux": {"system": "x86_64-linux", "max_slots": 1, "max_leases_per_slot": 2}},
+    }
+    more = [_lease(f"more.{index}", "linux-1", 0, "held", "elastic") for index in range(2)]
+    held = {"phase": "leased", "leased_at": NOW - 9, "confirmed_at": NOW - 9, "token": 1}
+    ending = {"phase": "revoking", "revoke_reason": "preempted", "revoke_by": NOW + 9, "token": 1}
+    harness, ticked = tick_on(
+        config,
+        [
+            a_slot("linux-1"),
+            a_reservation("r1", created_at=NOW - 90),
+            a_reservation(
+                "r2",
+                created_at=NOW - 60,
+                components=(_part("main", 0), _part("more", 0, kind="elastic", count=2)),
+                leases=(_lease("main", "linux-1", 0, "held"), *more),
+                **held,
+            ),
+            a_reservation("r3", created_at=NOW - 60, leases=(_lease("main", "linux-1", 0, "revoking"),), **ending),
+        ],
+    )
+    assert (ticked.skipped, harness.phase("r1")) == ([], "pending")
+    harness.now += 10
+    assert harness.tick().skipped == []
+    assert (harness.phase("r3"), harness.phase("r1")) == ("pending", "leased")

@@ -20,6 +20,7 @@ from leasehold.work.guard import MOST_TAIL, OLDER_OUTPUT, OUTCOME, OUTPUT, Outpu
 from leasehold.work.guard_client import Exited, GuardLost, Known, NotStarted, Printed, Started
 from testbed.guarding import Guarded
 from testbed.processes import wait_for
+from tests.ci_rules import NO_MEMORY_CONTROLLER
 from tests.work.guarded_host import PYTHON, GuardedHost, is_running, read_number
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs subreapers and /proc")
@@ -555,7 +556,7 @@ def _has_memory_controller() -> bool:
     return mount is not None and "memory" in (mount / "cgroup.controllers").read_text().split()
 
 
-@pytest.mark.skipif(not _has_memory_controller(), reason="needs a writable cgroup v2 with the controller of memory")
+@pytest.mark.skipif(not _has_memory_controller(), reason=NO_MEMORY_CONTROLLER)
 def test_a_command_that_lacks_memory_is_recognized(host: GuardedHost, cgroup: Path) -> None:
     (cgroup.parent / "cgroup.subtree_control").write_text("+cpu +memory")
     (cgroup / "memory.max").write_text("64M")
@@ -569,7 +570,7 @@ def test_a_command_that_lacks_memory_is_recognized(host: GuardedHost, cgroup: Pa
         assert not (cgroup / f"leasehold-{name}").exists()
 
 
-@pytest.mark.skipif(not _has_memory_controller(), reason="needs a writable cgroup v2 with the controller of memory")
+@pytest.mark.skipif(not _has_memory_controller(), reason=NO_MEMORY_CONTROLLER)
 def test_a_lease_has_a_command_and_processes_of_its_holder(host: GuardedHost, cgroup: Path) -> None:
     (cgroup.parent / "cgroup.subtree_control").write_text("+cpu +memory")
     limits = Cgroups(cgroup)

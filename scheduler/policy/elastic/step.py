@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Placement, Revoke
-from scheduler.model.reservations import Reservation, is_claimant
+from scheduler.model.reservations import LeaseState, Reservation, is_claimant
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.fits import Occupancy, Usage, is_overfull
 from scheduler.policy.capacity.requests import Demand
@@ -57,6 +57,13 @@ class _SlotUsage:
         used, pool = self._occupancy.sum(), self._slot_info.pool
         amounts = {name: used.amounts[name] for name, amount in lease.items() if amount > 0}
         return not is_overfull(Usage(used.count, amounts), pool.lease_limit, self._slot_info.capacity)
+
+
+def _move(placed: Sequence[tuple[_SlotUsage, Placement]], before: LeaseState, after: LeaseState) -> None:
+    """Change the state of the recorded leases of an assignment."""
+    for usage, each in placed:
+        usage.add(before, each.resources, -1)
+        usage.add(after, each.resources)
 
 
 class ElasticDecisions:
@@ -137,8 +144,8 @@ class ElasticDecisions:
         yield from self._grant(self._early.get(decision.reservation, ()))
 
     def _make_way(self, assign: Assign) -> Iterator[Decision]:
-        """Yield the revokes that an assignment needs, then the assignment. If the revoked instances have a grace
-        period, and what is free until then does not suffice, yield a claim in place of the assignment.
+        """Yield the revokes that an assignment needs, then the assignment. If it has to wait for leases that are
+        revoked with a deadline, here or earlier, yield a claim in place of the assignment.
         """
         mine = [(self._usages[each.slot], each) for each in assign.leases if each.slot in self._usages]
         for usage, each in mine:
@@ -147,28 +154,22 @@ class ElasticDecisions:
             yield assign
             return
         is_over = self._find_revoke_by(assign.reservation) is None
-        for usage, each in () if is_over else mine:
-            usage.add("held", each.resources, -1)
-            usage.add("claimed", each.resources)
+        if not is_over:
+            _move(mine, "held", "claimed")
         for usage, each in mine:
             while not usage.fits(each.resources) and self._revoked[each.slot]:
                 elastic_instance = self._revoked[each.slot].pop(0)
                 usage.revoke(elastic_instance, is_over=is_over)
                 yield self._revoke(elastic_instance, assign.reservation)
-        yield assign if is_over or self._hold_now(mine) else self._claim(assign)
-
-    def _hold_now(self, claimed: Sequence[tuple[_SlotUsage, Placement]]) -> bool:
-        """Turn recorded claims into leases if these fit beside the revoking ones. Return whether they do."""
-        # An earlier claim may need what is revoked here, and leave what is free now.
-        for usage, each in claimed:
-            usage.add("claimed", each.resources, -1)
-            usage.add("held", each.resources)
-        if all(usage.fits(each.resources) for usage, each in claimed):
-            return True
-        for usage, each in claimed:
-            usage.add("held", each.resources, -1)
-            usage.add("claimed", each.resources)
-        return False
+        if not is_over:
+            # An earlier claim may need what is revoked here, and leave what is free now.
+            _move(mine, "claimed", "held")
+        if all(usage.fits(each.resources) for usage, each in mine):
+            yield assign
+        else:
+            # Without a grace, too, leases that were revoked earlier may still use an overfull slot.
+            _move(mine, "held", "claimed")
+            yield self._claim(assign)
 
     def _find_revoke_by(self, reservation: str) -> float | None:
         return self._cycle.find_revoke_by(self._cycle.settings_of(self._cycle.view.reservations[reservation]))
