@@ -93,11 +93,21 @@ def gather(stack: Stack) -> Gathering:
     return Gathering(cast("Wire", stack))
 
 
+async def _settle() -> None:
+    """Let all tasks run until they wait for an answer."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 async def ask_all(stack: Stack, verbs: list[str]) -> list[Any]:
-    """Make one request with each of these verbs at the same time; the stack answers when all have been made."""
+    """Make a request with the first of these verbs, and while it is under way one with each of the others. The stack
+    answers when all have been made.
+    """
     gathering = gather(stack)
-    asked = [asyncio.create_task(gathering.ask(verb, {"id": str(n)}, 30)) for n, verb in enumerate(verbs)]
-    await asyncio.sleep(0)
+    asked = []
+    for number, verb in enumerate(verbs):
+        asked.append(asyncio.create_task(gathering.ask(verb, {"id": str(number)}, 30)))
+        await _settle()
     stack.may_answer.set()
     answers = [answer for answer, _ in await asyncio.gather(*asked)]
     # Each caller has sent one document, whatever travelled with it.
@@ -114,13 +124,26 @@ def test_requests_that_are_made_while_a_message_is_under_way_leave_in_one_list()
     asyncio.run(play())
 
 
+def test_requests_that_are_made_in_one_round_of_the_loop_leave_in_one_list() -> None:
+    async def play() -> None:
+        stack = Stack()
+        stack.may_answer.set()
+        gathering = gather(stack)
+        answers = await asyncio.gather(*(gathering.ask("renew", {"id": str(number)}, 30) for number in range(5)))
+        assert [answer["reservation"] for answer, _ in answers] == ["0", "1", "2", "3", "4"]
+        assert [[each["id"] for each in document["items"]] for _, document in stack.messages] == [list("01234")]
+
+    asyncio.run(play())
+
+
 def test_verbs_leave_together_and_those_that_are_not_gathered_wait_for_none() -> None:
     async def play() -> None:
         stack = Stack()
         gathering = gather(stack)
-        asked = [asyncio.create_task(gathering.ask(verb, {"id": verb}, 30)) for verb in ("renew", "release", "fail")]
-        asked += [asyncio.create_task(gathering.ask(verb, {"id": verb}, 30)) for verb in ("submit", "release")]
-        await asyncio.sleep(0)
+        asked = []
+        for verb in ("renew", "release", "fail", "submit", "release"):
+            asked.append(asyncio.create_task(gathering.ask(verb, {"id": verb}, 30)))
+            await _settle()
         assert [verb for verb, _ in stack.messages] == ["renew", "fail"]
         stack.may_answer.set()
         await asyncio.gather(*asked)
@@ -141,8 +164,10 @@ def test_callers_that_got_their_answers_together_send_their_next_requests_togeth
             for verb in ("renew", "release"):
                 await gathering.ask(verb, {"id": str(number)}, 30)
 
-        holding = [asyncio.create_task(hold(number)) for number in range(5)]
-        await asyncio.sleep(0)
+        holding = [asyncio.create_task(hold(0))]
+        await _settle()
+        holding += [asyncio.create_task(hold(number)) for number in range(1, 5)]
+        await _settle()
         stack.may_answer.set()
         await asyncio.gather(*holding)
         # The first one came alone, and its release waits for the renewals of the others.

@@ -1,5 +1,6 @@
 """Requests that are made at the same time travel together. While requests are under way, further ones are gathered, and
-the answers let them leave together: one message for each verb. A request that comes alone waits for no other.
+the answers let them leave together: one message for each verb. A request that comes alone waits for no other: it leaves
+after the present round of the event loop.
 """
 
 import asyncio
@@ -41,14 +42,20 @@ class Gathering:
         if verb not in GATHERED or "request" in document or "items" in document:
             return await self._wire.ask(verb, document, seconds)
         self._asked += 1
-        if not self._under_way:
+        waiting = _Waiting(document, seconds, has_row, asyncio.get_running_loop().create_future())
+        gathered = self._waiting.setdefault(verb, [])
+        if self._under_way:
+            gathered.append(waiting)
+        else:
             go_on = self._hold()
             try:
-                return await self._wire.ask(verb, document, seconds, has_row=has_row)
+                # Callers that go on in the same round of the loop, for example after one hint, ask together.
+                await asyncio.sleep(0)
+                if not any(self._waiting.values()):
+                    return await self._wire.ask(verb, document, seconds, has_row=has_row)
+                gathered.insert(0, waiting)
             finally:
                 go_on()
-        waiting = _Waiting(document, seconds, has_row, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(verb, []).append(waiting)
         try:
             async with asyncio.timeout(seconds):
                 return await waiting.answer
