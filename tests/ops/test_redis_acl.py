@@ -156,11 +156,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackWithRoles]:
     folder = tmp_path_factory.mktemp("roles")
     write_token(folder / TOKEN_FILE)
     ports["CONSOLE__TOKEN_FILE"] = str(folder / TOKEN_FILE)
-    with StackWithRoles(folder, rules, FLOWER__BASIC_AUTH=FLOWER_AUTH, **ports) as running:
-        running.start_as("monitor", "flower", "tasks.monitor", view="queues")
-        running.start_as("metrics", "metrics", "workers.exporter")
-        running.start_as("producer", "console", "leasehold.console", view="console")
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        # Other tests fork the programs from a process that has imported much. Here each starts by its command.
+        patch.setattr("testbed.processes.FORKED", frozenset())
+        with StackWithRoles(folder, rules, FLOWER__BASIC_AUTH=FLOWER_AUTH, **ports) as running:
+            running.start_as("monitor", "flower", "tasks.monitor", view="queues")
+            running.start_as("metrics", "metrics", "workers.exporter")
+            running.start_as("producer", "console", "leasehold.console", view="console")
+            yield running
 
 
 @pytest.fixture(scope="module")
