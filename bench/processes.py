@@ -143,7 +143,7 @@ class Bench:
 
     def __init__(self, folder: Path, redis_url: str) -> None:
         self._folder, self._wire = folder, RequestTransport(redis_url)
-        self._beat = folder / "beat"
+        self._beat, self._alive = folder / "beat", folder / "alive"
         self._ports = {name: find_port() for name in ("flower", "console", "metrics")}
         database = f"sqlite:///{folder / 'bench.db'}"
         migrate(database)
@@ -160,6 +160,7 @@ class Bench:
             "LEASEHOLD_AWS__SECRET_ACCESS_KEY": secrets.token_hex(8),
             **{f"LEASEHOLD_{name.upper()}__PORT": str(port) for name, port in self._ports.items()},
             "LEASEHOLD_CELERY__BEAT_FILE": str(self._beat),
+            "LEASEHOLD_CELERY__ALIVE_FILE": str(self._alive),
         }
 
     def close(self) -> None:
@@ -176,6 +177,9 @@ class Bench:
         if name == "beat":
             self._beat.unlink(missing_ok=True)
             return self._beat.exists
+        if name == "foresight":
+            self._alive.unlink(missing_ok=True)
+            return self._alive.exists
         return lambda: listens(self._ports[name])
 
     def run(self, rounds: int, only: Sequence[str]) -> Iterator[tuple[str, Cost]]:
