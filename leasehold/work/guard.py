@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import time
+import warnings  # noqa: F401 - os.execvp imports it in a child, whose user may not read the library of this Python
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
