@@ -27,6 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from leasehold.cli.program import run_safely
 
     status = run_safely(sys.argv[1:] if arguments is None else list(arguments))
-    # Speed: at its end Python looks for garbage again, which is a quarter of the time of a short command.
+    # Speed: at its end Python looks for garbage again, which is a fifth of the time of a short command.
     gc.freeze()
     sys.exit(status)
