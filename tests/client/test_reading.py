@@ -206,9 +206,28 @@ def test_a_wait_ends_with_the_notice(intake: FakeIntake, client: Client, monkeyp
     thread.join()
 
 
-def count_transactions(client: redis.Redis) -> int:
-    """How many transactions Redis has carried out. Each read of the view is one, and one round trip."""
-    return int(client.info("commandstats").get("cmdstat_exec", {"calls": 0})["calls"])
+def count_calls(client: redis.Redis, command: str) -> int:
+    """How often Redis has carried out this command. Each read of the view is one `exec`, and one round trip."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+@pytest.mark.timeout(30)
+def test_a_client_that_watched_nothing_for_a_time_hears_notices_again(
+    intake: FakeIntake, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.client.redis.notices.PING_SECONDS", 0.02)
+    with closing(Client(intake.url)) as client:
+        with client.watch("r1") as watch:
+            watch.read()
+        # Redis answers a PING in another form while the connection is subscribed to nothing.
+        while intake.count_listeners("r1"):
+            pass
+        pings = count_calls(redis_client, "ping")
+        while count_calls(redis_client, "ping") < pings + 3:
+            pass
+        with client.watch("r1") as watch:
+            watch.read()
+            assert intake.count_listeners("r1") == 1
 
 
 @pytest.mark.parametrize(
@@ -228,9 +247,9 @@ def test_the_slots_that_a_notice_names_are_read_together_with_the_row(
         while not redis_client.publish("leasehold:notice:r1", json.dumps(notice)):
             pass
         watch.wait_for_hint(30)
-        before = count_transactions(redis_client)
+        before = count_calls(redis_client, "exec")
         row, missing = watch.read_joined()
-        after = count_transactions(redis_client)
+        after = count_calls(redis_client, "exec")
     assert row is not None
     assert (row.leases[0].address, missing) == ("10.0.0.1", frozenset())
     assert after - before == round_trips

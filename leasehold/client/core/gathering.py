@@ -42,7 +42,8 @@ class Gathering:
         if verb not in GATHERED or "request" in document or "items" in document:
             return await self._wire.ask(verb, document, seconds)
         self._asked += 1
-        waiting = _Waiting(document, seconds, has_row, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(document, seconds, has_row, loop.create_future())
         gathered = self._waiting.setdefault(verb, [])
         if self._under_way:
             gathered.append(waiting)
@@ -56,13 +57,11 @@ class Gathering:
                 gathered.insert(0, waiting)
             finally:
                 go_on()
+        timer = loop.call_later(seconds, _give_up, verb, waiting)
         try:
-            async with asyncio.timeout(seconds):
-                return await waiting.answer
-        except TimeoutError as error:
-            if isinstance(error, NotAnswered):
-                raise
-            raise NotAnswered(describe_silence(verb, document, seconds, "")) from None
+            return await waiting.answer
+        finally:
+            timer.cancel()
 
     def _hold(self) -> Callable[[], None]:
         """Gather what is requested until the returned function is called, or for HELD_SECONDS."""
@@ -135,6 +134,11 @@ class Gathering:
 def _as_single(result: dict[str, Any]) -> dict[str, Any]:
     faults = result.get("errors")
     return {**result, "errors": [{**each, "index": 0} for each in faults]} if faults else result
+
+
+def _give_up(verb: str, waiting: _Waiting) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_exception(NotAnswered(describe_silence(verb, waiting.document, waiting.timeout, "")))
 
 
 def _describe(error: Exception, verb: str, waiting: _Waiting) -> Exception:

@@ -5,6 +5,7 @@ A watch uses no connection of its own, so thousands of waits can run at the same
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -23,19 +24,19 @@ class Gathered(Generic[T]):
 
     def __init__(self, find: Callable[[list[str], Collection[str]], Awaitable[list[T]]]) -> None:
         self._find = find
-        self._wanted: dict[str, asyncio.Future[T]] = {}
+        self._wanted: dict[str, list[asyncio.Future[T]]] = {}
         self._expected: set[str] = set()
         self._reading: asyncio.Task[None] | None = None
 
     async def read(self, reservation: str, expected: Collection[str] = ()) -> T:
         """Return what is found for a reservation now. Raise the errors of the read."""
-        found = self._wanted.get(reservation)
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[T] = loop.create_future()
+        self._wanted.setdefault(reservation, []).append(found)
         self._expected.update(expected)
-        if found is None:
-            found = self._wanted[reservation] = asyncio.get_running_loop().create_future()
-            if self._reading is None or self._reading.done():
-                self._reading = asyncio.create_task(self._read_wanted())
-        return await asyncio.shield(found)
+        if self._reading is None or self._reading.done():
+            self._reading = loop.create_task(self._read_wanted())
+        return await found
 
     async def _read_wanted(self) -> None:
         while self._wanted:
@@ -44,13 +45,14 @@ class Gathered(Generic[T]):
             try:
                 found = await self._find(list(wanted), expected)
             except Exception as error:  # noqa: BLE001 - each reader gets it
-                for future in wanted.values():
-                    future.set_exception(error)
-                    # Retrieve the error: if every reader was cancelled, asyncio would warn that it was never retrieved.
-                    future.exception()
+                for future in itertools.chain(*wanted.values()):
+                    if not future.done():
+                        future.set_exception(error)
             else:
-                for future, each in zip(wanted.values(), found, strict=True):
-                    future.set_result(each)
+                for futures, each in zip(wanted.values(), found, strict=True):
+                    for future in futures:
+                        if not future.done():
+                            future.set_result(each)
 
 
 class AsyncWatch:
@@ -136,26 +138,42 @@ class AsyncWatches:
         await self._hinted.take(seconds)
 
 
-class Hint(asyncio.Event):
-    """An event that is set by notices. `act`: a function that is called then, too."""
+class Hint:
+    """A flag that notices set, and for which one task may wait. `act`: a function that is called then, too."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.act: Callable[[], object] | None = None
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def is_set(self) -> bool:
+        """Return whether a notice has arrived since the last `take` or `clear`."""
+        return self._is_set
 
     def set(self) -> None:
         """Record that a notice has arrived."""
-        super().set()
+        self._is_set = True
+        self._wake()
         if self.act is not None:
             self.act()
 
+    def clear(self) -> None:
+        """Forget the notices that have arrived."""
+        self._is_set = False
+
     async def take(self, seconds: float) -> bool:
         """Wait until a notice has arrived since the last call, for `seconds` at most. Return whether one has."""
-        if not self.is_set():
+        if not self._is_set:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(seconds, self._wake)
             try:
-                async with asyncio.timeout(seconds):
-                    await self.wait()
-            except TimeoutError:
-                return False
-        self.clear()
-        return True
+                await self._waiter
+            finally:
+                timer.cancel()
+        is_set, self._is_set = self._is_set, False
+        return is_set
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -18,7 +18,8 @@ from leasehold.client.redis.lines import Lines
 LISTEN_SECONDS: Final = 0.5
 """The most seconds that a watch waits for the confirmation of its subscription."""
 PING_SECONDS: Final = 10.0
-"""Seconds without a message after which the connection is checked. After as long without an answer it counts as lost.
+"""Seconds between two checks of the connection. A check without a message since the last one sends a PING; if nothing
+arrives until the next one, the connection counts as lost.
 """
 PAUSE_SECONDS: Final = 0.2
 
@@ -58,6 +59,8 @@ class Subscription:
         self._channels: dict[str, _Channel] = {}
         self._connection: Any = None
         self._subscribed: set[str] = set()
+        self._heard = 0
+        """The number of messages that have arrived."""
         self._task: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -136,29 +139,39 @@ class Subscription:
 
     async def _receive(self, connection: Any) -> None:
         """Receive messages until the connection is lost, or until the lines leave their server."""
-        left, is_asked = self._lines.left, False
-        while left == self._lines.left:
-            message = await connection.read_response(timeout=PING_SECONDS)
-            if message is None:
-                if is_asked:
-                    return
-                await connection.send_packed_command(connection.pack_command("PING"), check_health=False)
-            is_asked = message is None
-            if message is not None:
-                self._take(message)
+        left, checking = self._lines.left, asyncio.get_running_loop().create_task(self._check(connection))
+        try:
+            while left == self._lines.left:
+                message = await connection.read_response()
+                self._heard += 1
+                # The reply to a PING is a list of two, or no list if the connection is subscribed to nothing.
+                if isinstance(message, list) and (channel := self._channels.get(message[1].decode())) is not None:
+                    if message[0] == b"message":
+                        channel.newest = message[2]
+                        self._set(channel)
+                    elif message[0] == b"subscribe":
+                        if channel.is_known:
+                            self._set(channel)
+                        channel.is_known = True
+                        channel.confirmed.set()
+        finally:
+            checking.cancel()
 
-    def _take(self, message: list[Any]) -> None:
-        channel = self._channels.get(message[1].decode()) if len(message) > 2 else None  # noqa: PLR2004 - not a PONG
-        if channel is None:
-            return
-        if message[0] == b"message":
-            channel.newest = message[2]
-            self._set(channel)
-        elif message[0] == b"subscribe":
-            if channel.is_known:
-                self._set(channel)
-            channel.is_known = True
-            channel.confirmed.set()
+    async def _check(self, connection: Any) -> None:
+        """Send a PING after a time without a message. Close the connection if nothing answers."""
+        is_asked = False
+        while True:
+            heard = self._heard
+            await asyncio.sleep(PING_SECONDS)
+            if heard != self._heard:
+                is_asked = False
+            elif is_asked:
+                self._leave()
+                return
+            else:
+                with suppress(redis.RedisError, OSError):
+                    await connection.send_packed_command(connection.pack_command("PING"), check_health=False)
+                is_asked = True
 
     @staticmethod
     def _set(channel: _Channel) -> None:
