@@ -249,7 +249,11 @@ class HeldLease(ABC):
         the view.
         """
         if row is not None:
-            self._note_parts(row, missing)
+            # If the token of the row is another one, the row belongs to another holder.
+            if self._row is not None and row.token == self._row.token and row.phase in HELD:
+                self._placements = fill_in(row, missing, self.placements)
+                self._elastic.take(self._placements)
+                self._wake()
             self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
 
     def _learn(self, phase: str | None, token: int | None, deadline: float | None, reason: str | None) -> None:
@@ -264,15 +268,6 @@ class HeldLease(ABC):
             self._lose(f"it is {phase}" + (f": {reason}" if reason else ""))
         elif phase == "revoking":
             self._begin_revoke(deadline, reason)
-
-    def _note_parts(self, row: Reservation, missing: frozenset[str]) -> None:
-        """Update the leases of the instances from the row. If the token of the row is another one, the row belongs to
-        another holder and changes nothing.
-        """
-        if self._row is not None and row.token == self._row.token and row.phase in HELD:
-            self._placements = fill_in(row, missing, self.placements)
-            self._elastic.take(self._placements)
-            self._wake()
 
     def _begin_revoke(self, deadline: float | None, reason: str | None) -> None:
         with self._guard:

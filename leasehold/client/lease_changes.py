@@ -73,17 +73,14 @@ class Changes:
                     self._changes.append(Change(kind="granted", placement=placement))
                 if placement.state == "revoking" and (key not in known or known[key].revoke_by != placement.revoke_by):
                     self._changes.append(Change(kind="revoking", placement=placement))
-            self._take_cores(placements)
+            # For a new instance, a change of its CPUs is recorded if they are not those that it requested.
+            cores, self._cores = self._cores, {(each.component, each.token): each.usable_cores for each in placements}
+            self._changes += [
+                Change(kind="cores", placement=each)
+                for each in placements
+                if cores.get((each.component, each.token), each.resources.get("cpus")) != each.usable_cores
+            ]
             self._news.notify_all()
-
-    def _take_cores(self, placements: Sequence[Placement]) -> None:
-        """Record a change for each instance that may use another number of CPUs than at the last call. For a new
-        instance, record a change if the number of CPUs is not the one that the instance requested.
-        """
-        known, self._cores = self._cores, {(each.component, each.token): each.usable_cores for each in placements}
-        for each in placements:
-            if known.get((each.component, each.token), each.resources.get("cpus")) != each.usable_cores:
-                self._changes.append(Change(kind="cores", placement=each))
 
     def end(self) -> None:
         """Record that there will be no more changes. Readers then get the remaining changes and end."""

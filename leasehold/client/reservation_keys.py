@@ -78,13 +78,24 @@ class Keys:
         """
         if not self._makes and not any("key" in each for each in documents):
             return documents
-        _check_keys(documents)
+        wrong = [
+            Fault(index, "key", "a key of 32 to 200 letters, digits, - and _", "***")
+            for index, each in enumerate(documents)
+            if "key" in each and not (isinstance(each["key"], str) and _KEY.fullmatch(each["key"]))
+        ]
+        if wrong:
+            raise Refused(wrong)
         given = {each["id"]: each["key"] for each in documents if _has_texts(each, "id", "key")}
         for name, key in given.items():
             self.put(name, key)
         bare = [each["id"] for each in documents if _has_texts(each, "id") and not each.keys() & {"key", "key_hash"}]
         keys = (self.make(bare) if bare and self._makes else {}) | given
-        return [_hide_key(each, keys) for each in documents]
+        hidden = []
+        for each in documents:
+            key = None if "key_hash" in each else keys.get(str(each["id"]))
+            bare_fields = {name: value for name, value in each.items() if name != "key"}
+            hidden.append(each if key is None else {**bare_fields, "key_hash": hash_key(key)})
+        return hidden
 
     def find(self, name: str) -> str | None:
         """Return the key of this reservation, or None if no client of this user has stored one."""
@@ -128,23 +139,6 @@ def _has_texts(document: Mapping[str, Any], *names: str) -> bool:
     the document, and the stack refuses the document with a better message.
     """
     return all(isinstance(document.get(name), str) for name in names)
-
-
-def _check_keys(documents: list[dict[str, Any]]) -> None:
-    wrong = [
-        Fault(index, "key", "a key of 32 to 200 letters, digits, - and _", "***")
-        for index, each in enumerate(documents)
-        if "key" in each and not (isinstance(each["key"], str) and _KEY.fullmatch(each["key"]))
-    ]
-    if wrong:
-        raise Refused(wrong)
-
-
-def _hide_key(document: dict[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    key = None if "key_hash" in document else keys.get(str(document["id"]))
-    if key is None:
-        return document
-    return {name: value for name, value in document.items() if name != "key"} | {"key_hash": hash_key(key)}
 
 
 def _create(path: Path) -> None:

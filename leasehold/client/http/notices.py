@@ -195,7 +195,13 @@ class HostNotices(Notices):
         seconds, is_first = LISTEN_SECONDS, True
         while not self._channel.is_closed:
             try:
-                hint = await self._await_hint(name, seconds)
+                query, path = {"wait": f"{seconds:.3f}"}, f"/slots/{quote_id(name)}/hint"
+                reply = await self._channel.call("GET", path, query, wait=seconds)
+                if not reply.is_ok:
+                    raise self._channel.explain(reply)
+                hint = msgspec.convert(reply.content, HostHint)
+            except msgspec.ValidationError:
+                pass
             except LeaseholdError:
                 await self._channel.pause(PAUSE_SECONDS)
             else:
@@ -205,13 +211,3 @@ class HostNotices(Notices):
                         flag.set()
             self._listening[name].set()
             seconds, is_first = POLL_SECONDS, False
-
-    async def _await_hint(self, name: str, seconds: float) -> HostHint:
-        query = {"wait": f"{seconds:.3f}"}
-        reply = await self._channel.call("GET", f"/slots/{quote_id(name)}/hint", query, wait=seconds)
-        if not reply.is_ok:
-            raise self._channel.explain(reply)
-        try:
-            return msgspec.convert(reply.content, HostHint)
-        except msgspec.ValidationError:
-            return HostHint(changed=False)

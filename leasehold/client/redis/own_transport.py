@@ -21,23 +21,12 @@ def open_wire(settings: Settings) -> RequestTransport:
     If a key is configured, the transport signs messages as the principal `access.principal`. If not, it signs them as
     the principal of the workers, or not at all if `access.mode` is `open`.
     """
-    credentials = _read_configured(settings)
-    if credentials is None and settings.access.mode != "open":
-        credentials = _read_own(settings)
-    return RequestTransport(settings.broker_url or "", settings.view.prefix, settings.view_url, credentials)
-
-
-def _read_configured(settings: Settings) -> Credentials | None:
     access = settings.access
-    return find_credentials({}, access.principal, reveal(access.key) if access.key else None, access.key_file)
-
-
-def _read_own(settings: Settings) -> Credentials | None:
-    """Return the name and key of the workers' principal, from the database. Return None if the database cannot be
-    reached; then messages are not signed, and workers refuse them.
-    """
-    with suppress(StoreUnavailableError), closing(open_store(settings.database_url)) as store:
-        for row in store.find_principals():
-            if row.name == WORKER:
-                return Credentials(WORKER, read_key(row.key), store.read_cluster().identity)
-    return None
+    credentials = find_credentials({}, access.principal, reveal(access.key) if access.key else None, access.key_file)
+    if credentials is None and access.mode != "open":
+        # If the database cannot be reached, messages are not signed, and workers refuse them.
+        with suppress(StoreUnavailableError), closing(open_store(settings.database_url)) as store:
+            key = next((row.key for row in store.find_principals() if row.name == WORKER), None)
+            if key is not None:
+                credentials = Credentials(WORKER, read_key(key), store.read_cluster().identity)
+    return RequestTransport(settings.broker_url or "", settings.view.prefix, settings.view_url, credentials)
