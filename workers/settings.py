@@ -65,8 +65,8 @@ class ConsoleSettings(Document):
     port counts with every port.
     """
     user_header: HeaderName | None = None
-    """Header in which a reverse proxy passes the name of the principal that it has authenticated; default: none. The
-    proxy must remove it from the requests of browsers.
+    """Header in which a reverse proxy passes the name of an authenticated principal; default: none. The proxy must
+    remove it from the requests of browsers.
     """
     trusted_proxies: Networks | None = None
     """Addresses or networks of the proxies whose `user_header` counts; default: none. Every program there can act as
@@ -98,11 +98,11 @@ class MarketSettings(Document):
     catalogue_age: Period = 86400.0
     """Age at which the catalogue of instance types is read again, with the next spot prices."""
     on_demand_interval: Seconds = 0.0
-    """Interval in which on-demand prices are read from AWS's Pricing API (policy `prices`), with the spot prices; 0:
-    only by `leasehold prices import`.
+    """Interval in which on-demand prices are read from AWS's Pricing API (policy `prices`); 0: only by `leasehold
+    prices import`.
     """
     product: Literal["Linux/UNIX", "Red Hat Enterprise Linux", "SUSE Linux", "Windows"] = LINUX
-    """Operating system whose prices are read, as EC2 names it in spot prices."""
+    """Operating system whose prices are read."""
     stale_after: Period = 3600.0
     """Age at which a spot price is shown as stale. It still counts."""
     stale_list_after: Period = 7776000.0
@@ -146,12 +146,12 @@ class AccessSettings(Document):
     key: Secret | None = None
     """The content of a key file; it overrides `key_file`."""
     join_url: EndpointUrl | None = None
-    """Address of the HTTP API (https, except on this host) at which launched machines with agents prove their identity;
-    default: that of the local stack, or none.
+    """Address of the HTTP API (https, except on this host) at which launched machines with agents join; default: that
+    of the local stack, or none.
     """
     join_roles: Roles = ()
-    """Roles of instance profiles, as `ACCOUNT:ROLE`, by which launched machines prove their identity; none: only
-    machines of pools without an instance profile join, by a token.
+    """Roles of instance profiles, as `ACCOUNT:ROLE`, by which launched machines join; none: only machines of pools
+    without an instance profile join, by a token.
     """
 
 
@@ -180,7 +180,7 @@ class AwsSettings(Document):
     interruption_interval: Period = 5.0
     """Interval in which the interruption queue is read."""
     calls_per_second: Amount | None = None
-    """Most EC2 calls a second, of all processes together; 0: no limit. Default: 20, or no limit with `endpoint_url`."""
+    """Most EC2 calls a second of all processes, 0: no limit. Default: 20, or no limit with `endpoint_url`."""
     access_key_id: Secret | None = None
     """Access key for the emulator. For AWS use boto3's own chain."""
     secret_access_key: Secret | None = None
@@ -194,8 +194,8 @@ class IntakeSettings(Document):
     """
 
     longest_wait: Period = 1.0
-    """Wait above which queries and registrations are put off; 5 times this for requests of producers, 15 times for
-    messages of holders and operators.
+    """Wait above which questions and registrations are put off; those of producers at 5 times, of holders and operators
+    at 15 times this.
     """
 
 
@@ -232,7 +232,7 @@ class KeepSettings(Document):
     prices_days: Days = 30.0
     """Days for which changes of prices are kept. The present prices stay."""
     requests: Period = 3600.0
-    """Time for which requests and their answers are kept, for requests that are repeated."""
+    """Time for which requests and their answers are kept."""
 
 
 class LogSettings(Document):
@@ -272,7 +272,7 @@ class FlowerSettings(Document):
     port: Port = 5555
     """Port on which Flower listens."""
     basic_auth: BasicAuth | None = None
-    """Login for Flower, `user:password`; required outside the local stack and on every address except loopback."""
+    """Login for Flower, `user:password`; required except in the local stack and on loopback."""
 
 
 class ConcurrencySettings(Document):
@@ -302,9 +302,7 @@ class CelerySettings(Document):
     soft_shutdown: Period = 5.0
     """Time that a stopping worker waits for the end of its tasks; use 30 in containers."""
     beat_file: Text | None = None
-    """File that beat writes whenever it sends a task, for `leasehold alive beat`; default: that of `leasehold up`, or
-    none.
-    """
+    """File that beat writes with each task, for `leasehold alive beat`; default: that of `leasehold up`, or none."""
     alive_file: Text | None = None
     """File that a worker writes while it takes messages, for health checks; default: none. Beat uses `beat_file`."""
     concurrency: ConcurrencySettings = ConcurrencySettings()
@@ -315,13 +313,13 @@ class Settings(Document):
     """All settings of a process. `read_settings` makes and checks them."""
 
     recover_interval: Period = 10.0
-    """Interval in which work is sent again that was decided but not done."""
+    """Interval in which decided work that was not done is sent again."""
     sweep_interval: Period = 2.0
     """Interval in which the workers check slots that boot, bind or terminate."""
     image_interval: Period = 900.0
-    """Interval in which images that the rules name by a source (`ssm:…`, `newest:…`) are looked up."""
+    """Interval in which images with a source (`ssm:…`, `newest:…`) are looked up."""
     orphan_age: Period = 300.0
-    """Age at which a machine with the cluster's tag is terminated that no slot has or can adopt."""
+    """Age at which a machine with the cluster's tag ends that no slot has or can adopt."""
     broker: BrokerSettings = BrokerSettings()
     """The Redis that carries Celery's messages."""
     view: ViewSettings = ViewSettings()

@@ -25,7 +25,7 @@ class Budget(Document):
     accounts: tuple[Name, ...] = ()
     """Accounts for whose demand the machines were launched; none = all machines."""
     per_hour: Amount | None = None
-    """Maximum sum of the prices per hour of the machines that run at the same time; default: no limit."""
+    """Maximum sum of the prices per hour of the running machines; default: no limit."""
     per_day: Amount | None = None
     """Maximum cost of a day; default: no limit."""
     per_month: Amount | None = None

@@ -49,13 +49,11 @@ class ReplacementRules(Document):
     max_age_jitter: Fraction = 0.1
     """Share of `max_age` by which the life of a machine may be shorter."""
     drift: Literal["replace", "ignore"] = "ignore"
-    """Whether to `replace` or `ignore` machines that were launched from another template, image, user data, network or
-    tags than the pool has now.
+    """Whether to `replace` or `ignore` machines of another template, image, user data, network or tags than the pool
+    has now.
     """
     disruption_budget: Budget = "10%"
-    """Maximum number of slots that are replaced at a time: a number, or a share of the pool's slots like "10%", rounded
-    up; 0 = none.
-    """
+    """Maximum number of slots that are replaced at a time: a number, or a share of the slots like "10%", rounded up."""
     min_saving: Amount = 0.0
     """Share of its price that a cheaper offering must save to replace an idle machine, like 0.3; 0 = off."""
 

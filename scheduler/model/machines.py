@@ -295,11 +295,11 @@ class Ec2Rules(Document):
     does not permit to describe subnets.
     """
     single_zone: bool = False
-    """Whether the machines that are launched for one gang are all in one zone."""
+    """Whether the machines of one gang are all launched in one zone."""
     security_groups: tuple[Text, ...] = ()
-    """Ids of the security groups; none = those of the launch template, else the network's default group."""
+    """Ids of the security groups; none = those of the launch template, else the network's default."""
     instance_profile: Text | None = None
-    """Name or ARN of the instance profile; default: no profile. Machines with agents then join by a token."""
+    """Name or ARN of the instance profile. Machines with agents join by a token without one."""
     key_name: Text | None = None
     """Name of the SSH key pair; default: no key pair."""
     volume_gib: Positive | None = None
@@ -312,7 +312,7 @@ class Ec2Rules(Document):
     """
     address: Literal["private", "public", "ipv6", "dns"] | None = None
     """Address of a machine for reservations and probes: the private or public IPv4 address, the IPv6 address, or the
-    private DNS name. Default: the first that it has of private, public and IPv6.
+    private DNS name. Default: the first of private, public and IPv6.
     """
     user_data_file: Text | None = None
     """Template file of the user data, relative to the leasehold.toml. `apply` reads the file."""

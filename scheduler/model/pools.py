@@ -85,21 +85,19 @@ class Pool(Document):
     system: Name
     """System that the slots offer, like `x86_64-linux`."""
     provider: Literal["ec2", "static"] = "ec2"
-    """Origin of the machines: `ec2`, which Leasehold launches, or `static`, hosts that register themselves."""
+    """Origin of the machines: `ec2`: launched; `static`: hosts that register themselves."""
     min_slots: Count = 0
     """Minimum number of slots, which are kept without demand."""
     max_slots: Count | None = None
     """Maximum number of slots; required for an `ec2` pool, where all pools together have at most 1,000,000."""
     target_warm_slots: Count = 0
-    """Number of ready slots that are kept without a lease, in addition to the slots in use."""
+    """Number of ready slots that are kept without a lease."""
     stopped_slots: Count = 0
-    """Number of slots whose on-demand machines booted once, were stopped, and are started for demand; 0 = none. They
-    count towards `max_slots`.
+    """Number of slots (within `max_slots`) whose on-demand machines booted once, were stopped, and are started for
+    demand.
     """
     resize_stopped: bool = False
-    """Whether a stopped machine may be started as another on-demand offering of the pool while EC2 has no capacity for
-    its own.
-    """
+    """Whether a stopped machine may be started as another on-demand offering while EC2 has no capacity for its own."""
     storage_price: Amount = 0.0
     """Dollars per GiB and month of storage. A stopped machine costs this × `ec2.volume_gib`; 0 = unknown."""
     max_leases_per_slot: Positive | None = None
@@ -111,7 +109,7 @@ class Pool(Document):
     idle_scale_down: Seconds = 300.0
     """Time without leases after which a slot is terminated."""
     reservation_ttl: Seconds = 0.0
-    """Ttl, pending and leased, of reservations that do not set one; 0 = none."""
+    """Ttl of reservations that do not set one; 0 = none."""
     lease_ttl: Seconds = 1200.0
     """Ttl of a lease if neither the reservation nor `reservation_ttl` sets one; 0 = none."""
     launch_timeout: Seconds = 300.0
@@ -121,31 +119,29 @@ class Pool(Document):
     binding_timeout: Seconds = 180.0
     """Maximum time of a slot in the state `binding`."""
     drain_timeout: Seconds = 0.0
-    """Maximum time that a drain by an operator waits for the leases of the slot; 0 = no limit."""
+    """Maximum time of a drain by an operator while the slot has leases; 0 = no limit."""
     terminating_timeout: Seconds = 300.0
     """Time in the state `terminating` after which the termination is tried again."""
     offline_timeout: Seconds = 180.0
-    """Time without a heartbeat after which a static host, or a machine with an agent, counts as offline."""
+    """Time without a heartbeat after which a static host or an agent is offline."""
     error_cooldown: Seconds = 60.0
-    """Time for which a slot in the state `error` is not launched. A misconfigured offering rests as long after the
-    first and the second refusal in a row, then twice as long each time, up to 15 minutes.
+    """Time for which a slot in the state `error`, and a misconfigured offering, is not launched. That of an offering
+    doubles after each refusal in a row from the third on, up to 15 minutes.
     """
     capacity_hold: Seconds = 60.0
-    """Time for which an offering is not launched after EC2 had no capacity for it."""
+    """Time for which an offering rests after EC2 had no capacity for it."""
     quota_hold: Seconds = 60.0
-    """Time in which nothing of a quota class and market is launched after EC2 refused a launch because of its quota."""
+    """Time for which a quota class and market rest after EC2 refused a launch because of its quota."""
     self_end_after: Seconds = 1800.0
-    """Time after which the boot script powers a machine off on which no program touched the file
-    `/run/leasehold/alive`; 0 = off.
-    """
+    """Time after which the boot script powers a machine off unless `/run/leasehold/alive` is touched; 0 = off."""
     max_uses: Count = 0
-    """Number of leases after which a machine is replaced, and a static host drains until it registers again; 0 = no
+    """Number of leases after which a machine is replaced, or a static host drains until it registers again; 0 = no
     limit.
     """
     recycle_unclean: bool = False
-    """Whether a slot is replaced when a lease on it ended without a release by its holder."""
+    """Whether a slot is replaced after a lease that its holder did not release."""
     on_demand_after: Count = 0
-    """Number of refused or interrupted spot launches after which on-demand offerings may be launched; 0 = off."""
+    """Refused or interrupted spot launches after which on-demand offerings may be launched; 0 = off."""
     unhealthy_after: Count = 3
     """Failed boots in a row that stop launches; unconfirmed leases or failed probes in a row that drain a slot; 0 =
     off.
@@ -161,14 +157,14 @@ class Pool(Document):
     offerings: tuple[Offering, ...] = ()
     """Instance types that may be launched; none = the type of the launch template or image."""
     price_factor: Amount = 1.5
-    """An offering may cost at most this many times the cheapest one that fits; 1.0 = only the cheapest."""
+    """Maximum price of an offering as a multiple of the cheapest one that fits."""
     market: MarketRules = MarketRules()
     """Where prices come from, which prices the pool pays at most, and which share of its slots is on-demand."""
     ec2: Ec2Rules = Ec2Rules()
     """How EC2 launches are built."""
     agent: bool = False
-    """Whether the machines of an `ec2` pool run `leasehold host run`: one is ready when its agent has registered, and
-    is replaced when it is offline.
+    """Whether the machines of an `ec2` pool run `leasehold host run`: ready when the agent has registered, replaced
+    when it is offline.
     """
     probe: ProbeRules = ProbeRules()
     """How a booted machine is probed for readiness."""

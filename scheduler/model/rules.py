@@ -39,27 +39,25 @@ class SchedulerKeys(Document):
     queue: Literal["fifo", "priority", "size", "dynsize", "quota"] = "fifo"
     """Queue order: `fifo`, `priority` (highest first), `size` or `dynsize` (smallest first), `quota` (by accounts)."""
     profile: Literal["pack", "spread"] = "pack"
-    """Choice of a slot for a component: `pack` prefers slots that are in use, `spread` the slot with the
-    fewest leases.
-    """
+    """Choice of a slot: `pack` prefers slots that are in use, `spread` the slot with the fewest leases."""
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
     """Elastic instances: `rigid`: placed with the essential ones; `malleable`: later, and never taken back for another
     reservation; `flexible`: taken back if the use of the pool grows; `yielding`: for any better use.
     """
     backfill: bool = True
-    """Whether later reservations may be placed although an earlier one does not fit."""
+    """Whether later reservations may be placed before an earlier one that does not fit."""
     starvation_guard: Seconds = 3600.0
     """Waiting time after which slots that could serve a reservation are kept for it; 0 = off."""
     guard: Literal["strict", "shadow"] = "shadow"
-    """From which later work these slots are kept: `strict` from all, `shadow` from work that is not expected to end
-    before the planned start of the protected reservation.
+    """From which later work: `strict` all, `shadow` work that is not expected to end before the planned start of the
+    protected reservation.
     """
     guard_depth: Positive = 1
     """With `guard` `shadow`: for how many such reservations a slot is kept."""
     preemption: bool = True
     """Whether a better reservation may preempt a running one."""
     preemption_grace: Seconds = 30.0
-    """Time that the holder of a preempted lease, or of one at its limit, has to stop; 0 = none."""
+    """Time that the holder of a preempted lease, or of one at its limit, has to stop."""
     min_run_time: Seconds = 0.0
     """Time for which a new lease is not preempted."""
     interruption_grace: Seconds | None = None
@@ -69,17 +67,17 @@ class SchedulerKeys(Document):
     max_restarts: Count = 0
     """Maximum number of restarts of one reservation; 0 = no limit."""
     max_unconfirmed: Count = 0
-    """Number of unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
+    """Unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
     """Maximum time for which no unconfirmed lease is taken back while an adopted machine is silent."""
     confirm_timeout: Seconds = 0.0
-    """Time after which a lease that its holder has not confirmed is taken back; 0 = off."""
+    """Time after which an unconfirmed lease is taken back; 0 = off."""
     charge_by: Literal["lease", "dominant_share", "price"] = "lease"
-    """Cost of one second of a lease: `lease` (1), `dominant_share` of the slot, or `price` (dollars)."""
+    """Cost of a second of a lease: `lease` (1), `dominant_share` of the slot, or `price` (dollars)."""
     max_slots: Count = 0
     """Maximum number of slots of all pools together; 0 = no limit."""
     share_cores: bool = True
-    """Whether each lease may also use an equal part of the slot's CPUs that no lease has."""
+    """Whether a lease may also use an equal part of the slot's CPUs that no lease has."""
     dynsize_decay: Amount = 256.0
     """Amount by which the size (sum of cpus × sum of memory_mib) of what waits falls each second (`dynsize`)."""
 
@@ -99,9 +97,9 @@ class AccountKeys(Document):
     charge_rate: Levels = NOTHING
     """Amount earned per second at each paid level, best first; missing levels are 0."""
     max_charge_seconds: Seconds = 0.0
-    """Upper limit of the balance: what is earned in this number of seconds."""
+    """Upper limit of the balance, in seconds of earning."""
     max_fanout: Count = 0
-    """Maximum number of paid leases of equal reservations; further ones run at the free level; 0 = no limit."""
+    """Maximum number of paid leases of equal reservations; further ones are free; 0 = no limit."""
     per_label_task_limits: CountMap = {}
     """Label name -> maximum number of leases on slots with the same value of this label."""
     disable_free_tasks: bool = False
@@ -116,7 +114,7 @@ class AccountRules(AccountKeys):
     """A quota account as the rules define it: its settings and its initial balance."""
 
     balance: SignedLevels | None = None
-    """Initial balance for each paid level; a change of this list sets the balance again; default: 0."""
+    """Initial balance for each paid level, set again by a change of this list; default: 0."""
 
 
 class LimitRules(Document):

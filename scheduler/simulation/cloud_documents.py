@@ -102,7 +102,7 @@ class MarketDocument(Document):
     step: Positive = 300
     """Seconds between two changes of a spot price."""
     shortage_rate: Amount = 0.0
-    """Mean number of shortages of spot machines of a type that begin in an hour in which there is none."""
+    """Mean number of shortages of spot machines of a type that begin in an hour without one."""
     shortage_seconds: Seconds = 1800.0
     """Mean duration of a shortage, in which spot launches of the type are refused (`capacity`)."""
     interruption_rate: Amount = 0.0
