@@ -61,27 +61,27 @@ class ConsoleSettings(Document):
     prefix: UrlPrefix = ""
     """Path under which a reverse proxy serves the console, like `/leasehold`; the proxy may remove it or keep it."""
     hosts: WebHosts = ()
-    """Names under which browsers reach the console, as in the header `Host`, in addition to loopback. A name without a
-    port counts with every port.
+    """Names (header `Host`) under which browsers reach the console, in addition to loopback. A name without a port
+    counts with every port.
     """
     user_header: HeaderName | None = None
     """Header in which a reverse proxy passes the name of an authenticated principal; default: none. The proxy must
     remove it from the requests of browsers.
     """
     trusted_proxies: Networks | None = None
-    """Addresses or networks of the proxies whose `user_header` counts; default: none. Every program there can act as
-    any principal.
+    """Addresses or networks of the proxies whose `user_header` counts; default: none. Any program there can act as any
+    principal.
     """
     token_file: Text | None = None
-    """File with a random token that gives the rights of an operator, which only its owner may read. Default: that of
+    """File with a random token that gives the rights of an operator; only its owner may read it. Default: that of
     `leasehold up`, or none.
     """
     read_only: bool = False
     """Whether the console and the HTTP API refuse every change."""
     queues_url: RedisUrl | None = None
-    """URL of the broker's Redis by which the lengths of queues are read; default: `broker.url`."""
+    """URL of the broker's Redis for the lengths of queues; default: `broker.url`."""
     flower_url: EndpointUrl | None = None
-    """URL of Flower for the link in the console; default: that of the local stack, or no link."""
+    """URL of Flower for the console's link; default: that of the local stack, or none."""
 
 
 LINUX: Final = "Linux/UNIX"
@@ -96,7 +96,7 @@ class MarketSettings(Document):
     price_interval: Seconds = 300.0
     """Interval in which spot prices are read; 0: only by `leasehold prices refresh`."""
     catalogue_age: Period = 86400.0
-    """Age at which the catalogue of instance types is read again, with the next spot prices."""
+    """Age at which instance types are read again, with the next spot prices."""
     on_demand_interval: Seconds = 0.0
     """Interval in which on-demand prices are read from AWS's Pricing API (policy `prices`); 0: only by `leasehold
     prices import`.
@@ -159,8 +159,8 @@ class DatabaseSettings(Document):
     """The database with all durable state: reservations, leases, slots, accounts, events."""
 
     url: DatabaseUrl = SecretText("sqlite:///.leasehold/leasehold.db")
-    """URL of the database: SQLite for one host, PostgreSQL for several (`postgresql://user:password@host/name`), also
-    with several servers (`host1:5432,host2`) or `?pooling=transaction` for a pooler.
+    """URL of the database: SQLite for one host, PostgreSQL for several (`postgresql://user:password@host/name`; several
+    servers: `host1:5432,host2`; a pooler: `?pooling=transaction`).
     """
 
 
@@ -176,7 +176,7 @@ class AwsSettings(Document):
     cluster: Name = "leasehold"
     """Value of the tag of this cluster's machines. Others are never changed."""
     interruption_queue: QueueUrl | None = None
-    """URL of the SQS queue, for this cluster only, to which EventBridge sends spot notices; default: none."""
+    """URL of this cluster's own SQS queue to which EventBridge sends spot notices; default: none."""
     interruption_interval: Period = 5.0
     """Interval in which the interruption queue is read."""
     calls_per_second: Amount | None = None

@@ -116,15 +116,11 @@ class Requirements(Document):
     fpgas: Span = {}
     """Number of FPGAs; default: any within `accelerators`."""
     local_disk_gib: Span = {}
-    """Size of all local disks in GiB; `{ max = 0 }`: none. With a `min` above 0 it is the resource `local_disk_gib` of
-    the machines.
-    """
+    """Size of all local disks in GiB; `{ max = 0 }`: none. A `min` above 0 makes it a resource of the machines."""
     bare_metal: bool = False
     """Whether bare-metal types are accepted, which boot slowly."""
     type_labels: bool = False
-    """Whether machines have the labels `instance_type` and `instance_family`; then each request to EC2 names one type
-    only.
-    """
+    """Whether machines have the labels `instance_type` and `instance_family`; a request then names one type."""
     include: tuple[Text, ...] = ()
     """Patterns of types that are accepted, like `m7*`; none = all."""
     exclude: tuple[Text, ...] = ()
@@ -291,8 +287,8 @@ class Ec2Rules(Document):
     with that name (`*` and `?` match). Required without a launch template.
     """
     subnets: tuple[Text, ...] = ()
-    """Subnets: `subnet-…`, or `ZONE:subnet-…`; none = the default network's. The zone counts for prices, and where EC2
-    does not permit to describe subnets.
+    """`subnet-…`, or `ZONE:subnet-…`, whose zone counts for prices, and where EC2 does not permit to describe subnets;
+    none = the default network's.
     """
     single_zone: bool = False
     """Whether the machines of one gang are all launched in one zone."""
@@ -303,12 +299,12 @@ class Ec2Rules(Document):
     key_name: Text | None = None
     """Name of the SSH key pair; default: no key pair."""
     volume_gib: Positive | None = None
-    """Size of the root volume in GiB; default: the image's. Beside a `launch_template` it requires `root_device`."""
+    """Size of the root volume in GiB; default: the image's. With a `launch_template` it requires `root_device`."""
     root_device: Text | None = None
     """Name of the root device, like `/dev/sda1`; default: that of the `image`, which is looked up."""
     metadata_hop_limit: Annotated[int, Before(_hops)] | None = None
-    """Network hops, 1 to 64, of answers of the machine's metadata service: 2 for programs in containers. Default: that
-    of the launch template, or 1.
+    """Network hops, 1 to 64, of the machine's metadata service: 2 for programs in containers. Default: that of the
+    launch template, or 1.
     """
     address: Literal["private", "public", "ipv6", "dns"] | None = None
     """Address of a machine for reservations and probes: the private or public IPv4 address, the IPv6 address, or the

@@ -62,14 +62,12 @@ class MarketRules(Document):
     max_price: Amount | None = None
     """Most dollars per hour of a machine to launch; default: no limit."""
     spot_below: Annotated[float, Before(_share_above_none)] | None = None
-    """Share of the on-demand price of the type, if that is known, up to which spot machines are launched; default: any
-    price.
-    """
+    """Share of a known on-demand price of the type up to which spot machines are launched; default: any price."""
     on_demand_base: Count = 0
     """Number of slots that are on-demand in any case."""
     on_demand_share: Share | None = None
-    """Share of the slots above `on_demand_base` that are launched on-demand, rounded up; the others are spot. Default:
-    the price decides.
+    """Share of the slots above `on_demand_base` that are on-demand, rounded up; the others are spot. Default: the price
+    decides.
     """
     spot_again_after: Seconds = 0.0
     """Time for which a spot offering rests after `on_demand_after` refusals in a row; 0 = `capacity_hold`."""
@@ -89,7 +87,7 @@ class Pool(Document):
     min_slots: Count = 0
     """Minimum number of slots, which are kept without demand."""
     max_slots: Count | None = None
-    """Maximum number of slots; required for an `ec2` pool, where all pools together have at most 1,000,000."""
+    """Maximum number of slots; required for an `ec2` pool; at most 1,000,000 in all of these."""
     target_warm_slots: Count = 0
     """Number of ready slots that are kept without a lease."""
     stopped_slots: Count = 0
@@ -135,23 +133,19 @@ class Pool(Document):
     self_end_after: Seconds = 1800.0
     """Time after which the boot script powers a machine off unless `/run/leasehold/alive` is touched; 0 = off."""
     max_uses: Count = 0
-    """Number of leases after which a machine is replaced, or a static host drains until it registers again; 0 = no
-    limit.
-    """
+    """Leases after which a machine is replaced (a static host drains until it registers again); 0 = no limit."""
     recycle_unclean: bool = False
     """Whether a slot is replaced after a lease that its holder did not release."""
     on_demand_after: Count = 0
     """Refused or interrupted spot launches after which on-demand offerings may be launched; 0 = off."""
     unhealthy_after: Count = 3
-    """Failed boots in a row that stop launches; unconfirmed leases or failed probes in a row that drain a slot; 0 =
-    off.
-    """
+    """Failed boots in a row that stop launches; unconfirmed leases or failed probes that drain a slot; 0 = off."""
     rebalance: Literal["drain", "ignore"] = "drain"
     """Reaction to EC2's rebalance recommendation for a slot: `drain` or `ignore`."""
     maintenance: Literal["drain", "ignore"] = "drain"
     """Reaction if EC2 will stop, restart or retire the machine of a slot: `drain` or `ignore`."""
     resources: ResourceMap | None = None
-    """Resources of a slot; without this key and offerings, only the number of leases per slot is limited."""
+    """Resources of a slot; without this key and offerings only leases are counted."""
     labels: LabelMap = {}
     """Labels of the pool's slots, which reservations may require or prefer."""
     offerings: tuple[Offering, ...] = ()

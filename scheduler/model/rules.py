@@ -53,7 +53,7 @@ class SchedulerKeys(Document):
     protected reservation.
     """
     guard_depth: Positive = 1
-    """With `guard` `shadow`: for how many such reservations a slot is kept."""
+    """With `shadow`: for how many such reservations a slot is kept."""
     preemption: bool = True
     """Whether a better reservation may preempt a running one."""
     preemption_grace: Seconds = 30.0
@@ -69,7 +69,7 @@ class SchedulerKeys(Document):
     max_unconfirmed: Count = 0
     """Unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
-    """Maximum time for which no unconfirmed lease is taken back while an adopted machine is silent."""
+    """Maximum time for which a silent adopted machine delays `confirm_timeout`."""
     confirm_timeout: Seconds = 0.0
     """Time after which an unconfirmed lease is taken back; 0 = off."""
     charge_by: Literal["lease", "dominant_share", "price"] = "lease"

@@ -66,8 +66,8 @@ class TypeDocument(Document):
     fpgas: Count = 0
     """Number of FPGAs."""
     on_demand: Amount | None = None
-    """On-demand price in dollars per hour, of which the spot prices are the shares `low` to `high`. Default: only the
-    prices of `cloud.market.prices`.
+    """On-demand price in dollars per hour; spot prices are the shares `low` to `high` of it. Default: only
+    `cloud.market.prices`.
     """
 
 
