@@ -41,9 +41,9 @@ _HEAD: Final = """\
 # Leasehold's configuration: every key with its default. A line that begins with "#key =" shows an
 # example for a key that has no default. Durations are seconds, or texts like "30s", "15m", "1h30m".
 #
-# The tables scheduler, pools, accounts and limits are the rules: `leasehold apply` checks them and
-# writes them to the database. All other tables are settings of the processes, which read them when
-# they start. A variable of the environment like LEASEHOLD_TICKS__INTERVAL overrides the setting.
+# The tables scheduler, pools, accounts, limits and budgets are the rules: `leasehold apply` checks
+# them and writes them to the database. All other tables are settings of the processes, which read
+# them when they start. A variable like LEASEHOLD_TICKS__INTERVAL overrides the setting.
 """
 _MINIMAL: Final = """\
 # A short leasehold.toml: one pool of up to four machines. `leasehold up` starts a stack with it,

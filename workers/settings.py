@@ -61,27 +61,27 @@ class ConsoleSettings(Document):
     prefix: UrlPrefix = ""
     """Path under which a reverse proxy serves the console, like `/leasehold`; the proxy may remove it or keep it."""
     hosts: WebHosts = ()
-    """Names under which browsers reach the console, as in the header `Host`; the names of loopback are always accepted.
-    A name without a port is accepted with every port.
+    """Names (header `Host`) under which browsers reach the console, in addition to loopback. A name without a port
+    counts with every port.
     """
     user_header: HeaderName | None = None
-    """Header in which a reverse proxy passes the name of the principal that it has authenticated; default: none. The
-    proxy must remove this header from the requests of browsers.
+    """Header in which a reverse proxy passes the name of an authenticated principal; default: none. The proxy must
+    remove it from the requests of browsers.
     """
     trusted_proxies: Networks | None = None
-    """Addresses or networks of the reverse proxies whose `user_header` counts; default: none. Every program at these
-    addresses can act as any principal.
+    """Addresses or networks of the proxies whose `user_header` counts; default: none. Any program there can act as any
+    principal.
     """
     token_file: Text | None = None
-    """File with a random token that gives the rights of an operator; only its owner may have the right to read it.
-    Default: that of `leasehold up`, or none.
+    """File with a random token that gives the rights of an operator; only its owner may read it. Default: that of
+    `leasehold up`, or none.
     """
     read_only: bool = False
     """Whether the console and the HTTP API refuse every change."""
     queues_url: RedisUrl | None = None
-    """URL of the broker's Redis by which the lengths of queues are read; default: `broker.url`."""
+    """URL of the broker's Redis for the lengths of queues; default: `broker.url`."""
     flower_url: EndpointUrl | None = None
-    """URL of Flower for the link in the console; default: that of the local stack, or no link."""
+    """URL of Flower for the console's link; default: that of the local stack, or none."""
 
 
 LINUX: Final = "Linux/UNIX"
@@ -96,13 +96,13 @@ class MarketSettings(Document):
     price_interval: Seconds = 300.0
     """Interval in which spot prices are read; 0: only by `leasehold prices refresh`."""
     catalogue_age: Period = 86400.0
-    """Age at which the catalogue of instance types is read again, with the next spot prices."""
+    """Age at which instance types are read again, with the next spot prices."""
     on_demand_interval: Seconds = 0.0
-    """Interval in which on-demand prices are read from AWS's Pricing API, with the spot prices; 0: they are not read,
-    and come from `leasehold prices import`. The role needs the policy `prices`.
+    """Interval in which on-demand prices are read from AWS's Pricing API (policy `prices`); 0: only by `leasehold
+    prices import`.
     """
     product: Literal["Linux/UNIX", "Red Hat Enterprise Linux", "SUSE Linux", "Windows"] = LINUX
-    """Operating system whose prices are read, as EC2 names it in spot prices."""
+    """Operating system whose prices are read."""
     stale_after: Period = 3600.0
     """Age at which a spot price is shown as stale. It still counts."""
     stale_list_after: Period = 7776000.0
@@ -138,24 +138,20 @@ class AccessSettings(Document):
     """
 
     mode: Literal["open", "warn", "signed"] = "open"
-    """Treatment of messages without a signature: they are accepted (`open`), accepted and counted (`warn`), or refused
-    (`signed`).
-    """
+    """Messages without a signature are accepted (`open`), accepted and counted (`warn`), or refused (`signed`)."""
     principal: Name | None = None
-    """Principal as which commands on this host sign; default: the one that the key file names."""
+    """Principal as which commands on this host sign; default: that of the key file."""
     key_file: Text | None = None
-    """File with the key of the principal on one line, `NAME:KEY` or `KEY`; only its owner may have the right to read
-    it.
-    """
+    """File with the key of the principal on one line, `NAME:KEY` or `KEY`, which only its owner may read."""
     key: Secret | None = None
     """The content of a key file; it overrides `key_file`."""
     join_url: EndpointUrl | None = None
-    """Address of the HTTP API (https, except on this host) at which launched machines with agents prove their identity;
-    default: that of the local stack, or none.
+    """Address of the HTTP API (https, except on this host) at which launched machines with agents join; default: that
+    of the local stack, or none.
     """
     join_roles: Roles = ()
-    """Roles of instance profiles, as `ACCOUNT:ROLE`, by which launched machines prove their identity to get the key of
-    their slot; none: only machines of pools without an instance profile get one, by a token.
+    """Roles of instance profiles, as `ACCOUNT:ROLE`, by which launched machines join; none: only machines of pools
+    without an instance profile join, by a token.
     """
 
 
@@ -163,8 +159,8 @@ class DatabaseSettings(Document):
     """The database with all durable state: reservations, leases, slots, accounts, events."""
 
     url: DatabaseUrl = SecretText("sqlite:///.leasehold/leasehold.db")
-    """URL of the database: SQLite for one host, PostgreSQL for several (`postgresql://user:password@host/name`). It may
-    name several servers (`host1:5432,host2`), and with `?pooling=transaction` a pooler.
+    """URL of the database: SQLite for one host, PostgreSQL for several (`postgresql://user:password@host/name`; several
+    servers: `host1:5432,host2`; a pooler: `?pooling=transaction`).
     """
 
 
@@ -178,19 +174,15 @@ class AwsSettings(Document):
     profile: Name | None = None
     """Profile of boto3's configuration with credentials or a role; default: boto3's own choice."""
     cluster: Name = "leasehold"
-    """Value of the tag by which machines belong to this cluster. A machine without this tag and value is
-    never changed.
-    """
+    """Value of the tag of this cluster's machines. Others are never changed."""
     interruption_queue: QueueUrl | None = None
-    """URL of the SQS queue, for this cluster only, to which EventBridge sends spot notices; default: none."""
+    """URL of this cluster's own SQS queue to which EventBridge sends spot notices; default: none."""
     interruption_interval: Period = 5.0
-    """Interval in which the interruption queue is read. Each read waits for messages until a second before the next
-    read.
-    """
+    """Interval in which the interruption queue is read."""
     calls_per_second: Amount | None = None
-    """Most EC2 calls a second, of all processes together; 0: no limit. Default: 20, or no limit with `endpoint_url`."""
+    """Most EC2 calls a second of all processes, 0: no limit. Default: 20, or no limit with `endpoint_url`."""
     access_key_id: Secret | None = None
-    """Access key for the emulator. For AWS use boto3's own chain (environment, profile, role)."""
+    """Access key for the emulator. For AWS use boto3's own chain."""
     secret_access_key: Secret | None = None
     """Secret key that belongs to `access_key_id`."""
 
@@ -202,8 +194,8 @@ class IntakeSettings(Document):
     """
 
     longest_wait: Period = 1.0
-    """A query or registration that would wait longer is refused with the answer to come again later. Requests of
-    producers may wait 5 times this time, messages of holders and operators 15 times.
+    """Wait above which questions and registrations are put off; those of producers at 5 times, of holders and operators
+    at 15 times this.
     """
 
 
@@ -216,7 +208,7 @@ class TickSettings(Document):
     interval: Period = 5.0
     """Longest time between two ticks."""
     lock_seconds: Period = 15.0
-    """Duration of the leader lock. The leader renews it after a third of this time."""
+    """Duration of the leader lock, which the leader renews after a third of it."""
     kick_seconds: Period = 2.0
     """Kicks (requests for a tick) within this time share one message."""
 
@@ -240,9 +232,7 @@ class KeepSettings(Document):
     prices_days: Days = 30.0
     """Days for which changes of prices are kept. The present prices stay."""
     requests: Period = 3600.0
-    """Time for which requests and their answers are kept. A request that is repeated within this time gets the stored
-    answer.
-    """
+    """Time for which requests and their answers are kept."""
 
 
 class LogSettings(Document):
@@ -262,7 +252,7 @@ class MetricsSettings(Document):
     port: Port = 9108
     """Port on which the metrics process listens."""
     per_slot: bool = False
-    """Whether there are metrics of the resources of each slot, beside those of each pool: a series a resource."""
+    """Whether there are metrics of the resources of each slot: two series a resource."""
 
 
 class ForesightSettings(Document):
@@ -271,7 +261,7 @@ class ForesightSettings(Document):
     interval: Period = 30.0
     """Interval in which it makes new forecasts."""
     share: Share = 0.3
-    """The part of one core that it may use on average: with many waiting reservations it plays less often."""
+    """The part of one core that it may use on average."""
 
 
 class FlowerSettings(Document):
@@ -282,16 +272,16 @@ class FlowerSettings(Document):
     port: Port = 5555
     """Port on which Flower listens."""
     basic_auth: BasicAuth | None = None
-    """Login for Flower, `user:password`; required outside the local stack and on every address except loopback."""
+    """Login for Flower, `user:password`; required except in the local stack and on loopback."""
 
 
 class ConcurrencySettings(Document):
     """Number of tasks that a worker of each queue runs at once."""
 
     reservations: Positive = 2
-    """Number of intake processes: one checks documents while another one writes."""
+    """Number of intake processes."""
     ticks: Positive = 1
-    """Number of tick processes; more than one has no use, because one process holds the leader lock."""
+    """Number of tick processes; more than one has no use."""
     launch: Positive = 8
     """Number of threads that launch machines."""
     health: Positive = 8
@@ -304,7 +294,7 @@ class CelerySettings(Document):
     """The Celery workers: time limits and number of tasks."""
 
     visibility_timeout: Period = 300.0
-    """Time after which a message that a dead worker had taken is delivered again; more than 2 × `hard_time_limit`."""
+    """Time after which a message that a dead worker had taken is delivered again."""
     hard_time_limit: Period = 120.0
     """Time after which a task in a process pool is killed."""
     soft_time_limit: Period = 100.0
@@ -312,13 +302,9 @@ class CelerySettings(Document):
     soft_shutdown: Period = 5.0
     """Time that a stopping worker waits for the end of its tasks; use 30 in containers."""
     beat_file: Text | None = None
-    """File that beat writes whenever it sends a task, for `leasehold alive beat`; default: that of `leasehold up`, or
-    none.
-    """
+    """File that beat writes with each task, for `leasehold alive beat`; default: that of `leasehold up`, or none."""
     alive_file: Text | None = None
-    """File that a worker writes while it takes messages from its queue, for health checks; default: none. Beat uses
-    `beat_file`.
-    """
+    """File that a worker writes while it takes messages, for health checks; default: none. Beat uses `beat_file`."""
     concurrency: ConcurrencySettings = ConcurrencySettings()
     """Number of tasks that a worker of each queue runs at once."""
 
@@ -327,13 +313,13 @@ class Settings(Document):
     """All settings of a process. `read_settings` makes and checks them."""
 
     recover_interval: Period = 10.0
-    """Interval in which work is sent again that was decided but not sent or not done."""
+    """Interval in which decided work that was not done is sent again."""
     sweep_interval: Period = 2.0
-    """Interval in which the workers check slots that boot, bind or terminate; at most `recover_interval`."""
+    """Interval in which the workers check slots that boot, bind or terminate."""
     image_interval: Period = 900.0
-    """Interval in which images that the rules name by a source (`ssm:…`, `newest:…`) are looked up again."""
+    """Interval in which images with a source (`ssm:…`, `newest:…`) are looked up."""
     orphan_age: Period = 300.0
-    """Age at which a machine is terminated that has the cluster's tag but no slot, and that no slot can adopt."""
+    """Age at which a machine with the cluster's tag ends that no slot has or can adopt."""
     broker: BrokerSettings = BrokerSettings()
     """The Redis that carries Celery's messages."""
     view: ViewSettings = ViewSettings()

@@ -23,15 +23,15 @@ class Budget(Document):
     pools: tuple[Name, ...] = ()
     """Pools whose machines count; none = all pools."""
     accounts: tuple[Name, ...] = ()
-    """Accounts for whose demand the machines were launched; none = all machines, whatever caused their launch."""
+    """Accounts for whose demand the machines were launched; none = all machines."""
     per_hour: Amount | None = None
-    """Maximum sum of the prices per hour of the machines that run at the same time; default: no limit."""
+    """Maximum sum of the prices per hour of the running machines; default: no limit."""
     per_day: Amount | None = None
     """Maximum cost of a day; default: no limit."""
     per_month: Amount | None = None
     """Maximum cost of a month; default: no limit."""
     action: Literal["warn", "stop", "drain"] = "stop"
-    """`warn`: only report it; `stop`: launch nothing that would exceed the budget; `drain`: also drain machines."""
+    """`warn`: report an excess; `stop`: launch nothing that exceeds the budget; `drain`: also drain machines."""
 
     def check_fields(self) -> None:
         """Refuse a budget without a limit. Raises ExpectedError."""

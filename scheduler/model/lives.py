@@ -47,21 +47,15 @@ class ReplacementRules(Document):
     max_age: Seconds = 0.0
     """Age after which a machine is replaced: idle ones first, others when their leases have ended; 0 = off."""
     max_age_jitter: Fraction = 0.1
-    """Share of `max_age` by which the life of a machine may be shorter, so that machines launched together do not end
-    together.
-    """
+    """Share of `max_age` by which the life of a machine may be shorter."""
     drift: Literal["replace", "ignore"] = "ignore"
-    """Whether machines are replaced that were launched from another template, image, user data, network or tags than
-    the pool has now: `replace`, or `ignore`.
+    """Whether to `replace` or `ignore` machines of another template, image, user data, network or tags than the pool
+    has now.
     """
     disruption_budget: Budget = "10%"
-    """Maximum number of slots that are replaced at a time: a number, or a share of the pool's slots like "10%", rounded
-    up; 0 = none.
-    """
+    """Maximum number of slots that are replaced at a time: a number, or a share of the slots like "10%", rounded up."""
     min_saving: Amount = 0.0
-    """An idle machine is replaced by a cheaper offering if that saves at least this share of the machine's price, for
-    example 0.3; 0 = off.
-    """
+    """Share of its price that a cheaper offering must save to replace an idle machine, like 0.3; 0 = off."""
 
     def check_fields(self) -> None:
         """Raise ExpectedError if `min_saving` is above 1: no offering saves more than the whole price."""

@@ -116,15 +116,11 @@ class Requirements(Document):
     fpgas: Span = {}
     """Number of FPGAs; default: any within `accelerators`."""
     local_disk_gib: Span = {}
-    """Size of all local disks together in GiB; `{ max = 0 }`: only types without one. With a `min` above 0 the size is
-    the resource `local_disk_gib` of the machines.
-    """
+    """Size of all local disks in GiB; `{ max = 0 }`: none. A `min` above 0 makes it a resource of the machines."""
     bare_metal: bool = False
     """Whether bare-metal types are accepted, which boot slowly."""
     type_labels: bool = False
-    """Whether machines have the labels `instance_type` and `instance_family`. With these labels, machines of different
-    types are not interchangeable, so each request to EC2 names one type instead of several to choose from.
-    """
+    """Whether machines have the labels `instance_type` and `instance_family`; a request then names one type."""
     include: tuple[Text, ...] = ()
     """Patterns of types that are accepted, like `m7*`; none = all."""
     exclude: tuple[Text, ...] = ()
@@ -205,14 +201,12 @@ class Offering(Document):
     """
 
     name: Name
-    """Name of the offering in plans, launch back-offs and events. With `require`, the offerings are named
-    `TYPE/MARKET`.
-    """
+    """Name of the offering in plans, launch back-offs and events. With `require`: `TYPE/MARKET`."""
     market: Annotated[Market, Before(read_market)] = "spot"
     """Market in which the machine is bought: `spot` or `on-demand`."""
     price: Amount = 0.0
-    """Price per hour. The cheapest offering that fits is launched first. Default with `require`, or with the pool's
-    `market.prices`: the lowest price of the table `prices` in the offering's zones.
+    """Price per hour. Default with `require` or `market.prices`: the lowest price of the table `prices` in the
+    offering's zones.
     """
     resources: ResourceMap | None = None
     """Resources of a machine of this offering; default: the pool's `resources`."""
@@ -267,9 +261,7 @@ class ProbeRules(Document):
     path: Text = "/"
     """Path that the `http` probe requests."""
     command: tuple[Text, ...] = ()
-    """Command that the health worker runs for a probe. `{address}` and `{instance_id}` are replaced. Exit status 0 =
-    ready.
-    """
+    """Command of the health worker for a probe, with `{address}` and `{instance_id}`. Exit status 0 = ready."""
     timeout: Seconds = 5.0
     """Time limit of one probe."""
 
@@ -287,49 +279,47 @@ class Ec2Rules(Document):
     """How EC2 launches for this pool are built: from a launch template, or from an image and its settings."""
 
     launch_template: Text | None = None
-    """Id (`lt-…`) or name of a launch template. The other keys of this table override its content."""
+    """Id (`lt-…`) or name of a launch template. The other keys of this table override it."""
     launch_template_version: Positive | None = None
-    """Version number of the launch template. `$Latest` is not allowed, because a launch must be repeatable."""
+    """Version number of the launch template. `$Latest` is not allowed."""
     image: Annotated[Text, Before(check_image)] | None = None
     """Id of the image (AMI), or its source: `ssm:/PATH` of a parameter, or `newest:OWNER/NAME` for the newest image
     with that name (`*` and `?` match). Required without a launch template.
     """
     subnets: tuple[Text, ...] = ()
-    """Subnets of the machines: `subnet-…`, or `ZONE:subnet-…`; none = the default network's. The written zone counts
-    for prices, and where EC2 does not permit to describe subnets.
+    """`subnet-…`, or `ZONE:subnet-…`, whose zone counts for prices, and where EC2 does not permit to describe subnets;
+    none = the default network's.
     """
     single_zone: bool = False
-    """Whether the machines that are launched for one gang are all in one availability zone."""
+    """Whether the machines of one gang are all launched in one zone."""
     security_groups: tuple[Text, ...] = ()
-    """Ids of the security groups; none = those of the launch template, else the network's default group."""
+    """Ids of the security groups; none = those of the launch template, else the network's default."""
     instance_profile: Text | None = None
-    """Name or ARN of the instance profile; default: no profile. Machines with agents then join by a token."""
+    """Name or ARN of the instance profile. Machines with agents join by a token without one."""
     key_name: Text | None = None
     """Name of the SSH key pair; default: no key pair."""
     volume_gib: Positive | None = None
-    """Size of the root volume in GiB; default: the image's. Beside a `launch_template` it requires `root_device`."""
+    """Size of the root volume in GiB; default: the image's. With a `launch_template` it requires `root_device`."""
     root_device: Text | None = None
-    """Name of the root device, like `/dev/sda1`, whose size is `volume_gib`; default: that of the `image`, which is
-    looked up.
-    """
+    """Name of the root device, like `/dev/sda1`; default: that of the `image`, which is looked up."""
     metadata_hop_limit: Annotated[int, Before(_hops)] | None = None
-    """Network hops, from 1 to 64, that an answer of the machine's metadata service may take: 2 for programs in
-    containers. Default: as the launch template sets it, 1 without a template.
+    """Network hops, 1 to 64, of the machine's metadata service: 2 for programs in containers. Default: that of the
+    launch template, or 1.
     """
     address: Literal["private", "public", "ipv6", "dns"] | None = None
-    """Address of a machine that reservations, probes and the view get: the private or public IPv4 address, the IPv6
-    address, or the private DNS name. Default: the first that the machine has of private, public and IPv6.
+    """Address of a machine for reservations and probes: the private or public IPv4 address, the IPv6 address, or the
+    private DNS name. Default: the first of private, public and IPv6.
     """
     user_data_file: Text | None = None
-    """Template file of the user data, relative to the leasehold.toml that names it. `apply` reads the file."""
+    """Template file of the user data, relative to the leasehold.toml. `apply` reads the file."""
     user_data: Annotated[str, Before(_user_data)] | None = None
-    """Template of the user data, if `user_data_file` is not set. `apply` stores the content of the file here."""
+    """Template of the user data without `user_data_file`, whose content `apply` stores here."""
     tags: LabelMap = {}
     """Additional tags of instances and volumes."""
     spot_allocation: Literal["price-capacity-optimized", "capacity-optimized", "lowest-price"] = (
         "price-capacity-optimized"
     )
-    """How EC2 chooses among several subnets and offerings for a spot launch."""
+    """How EC2 chooses among subnets and offerings for a spot launch."""
 
     def list_places(self, zone: str | None) -> list[tuple[str, ...]]:
         """Return the places in which an offering of this zone (None: of any zone) may be launched. Each place has the

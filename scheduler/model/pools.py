@@ -56,27 +56,21 @@ class MarketRules(Document):
     """Where the prices of a pool's offerings come from, and which prices and markets it buys."""
 
     prices: bool = False
-    """Whether an offering without a `price` gets the price of the table `prices`, and is not launched if there is none.
-    In a pool with an offering with `require` this always holds.
+    """Whether an offering without a `price` gets that of the table `prices`, and is not launched without one; always
+    true with `require`.
     """
     max_price: Amount | None = None
-    """Most dollars per hour of one machine. A dearer offering is not launched; machines that run stay. Default: no
-    limit.
-    """
+    """Most dollars per hour of a machine to launch; default: no limit."""
     spot_below: Annotated[float, Before(_share_above_none)] | None = None
-    """Share of the on-demand price of the same type, up to which spot machines are launched; default: any price. A type
-    whose on-demand price is unknown has no such limit.
-    """
+    """Share of a known on-demand price of the type up to which spot machines are launched; default: any price."""
     on_demand_base: Count = 0
-    """Number of slots that are on-demand in any case, before `on_demand_share` or the price decides; 0 = none."""
+    """Number of slots that are on-demand in any case."""
     on_demand_share: Share | None = None
-    """Share of the slots in addition to `on_demand_base` that are launched on-demand, rounded up to whole slots; the
-    others are spot. Default: the price decides between the markets.
+    """Share of the slots above `on_demand_base` that are on-demand, rounded up; the others are spot. Default: the price
+    decides.
     """
     spot_again_after: Seconds = 0.0
-    """Time after a refusal in which a spot offering is not tried again, if `on_demand_after` launches of it in a row
-    were refused; 0 = `capacity_hold`.
-    """
+    """Time for which a spot offering rests after `on_demand_after` refusals in a row; 0 = `capacity_hold`."""
 
     @property
     def has_mix(self) -> bool:
@@ -87,39 +81,33 @@ class Pool(Document):
     """The rules of a pool: a group of slots that serve one system. Durations are in seconds."""
 
     system: Name
-    """System that the slots offer, like `x86_64-linux`. Several pools may serve one system."""
+    """System that the slots offer, like `x86_64-linux`."""
     provider: Literal["ec2", "static"] = "ec2"
-    """Origin of the machines. `ec2`: Leasehold launches and terminates them; `static`: hosts register themselves."""
+    """Origin of the machines: `ec2`: launched; `static`: hosts that register themselves."""
     min_slots: Count = 0
-    """Minimum number of slots, which are kept even if no reservation needs them."""
+    """Minimum number of slots, which are kept without demand."""
     max_slots: Count | None = None
-    """Maximum number of slots; required for an `ec2` pool, where all pools together have at most 1,000,000."""
+    """Maximum number of slots; required for an `ec2` pool; at most 1,000,000 in all of these."""
     target_warm_slots: Count = 0
-    """Number of ready slots that are kept without a lease, in addition to the slots in use."""
+    """Number of ready slots that are kept without a lease."""
     stopped_slots: Count = 0
-    """Number of slots whose machines booted once, were stopped, and are started for demand, which is faster than a
-    launch; 0 = none. Only on-demand machines are stopped. They count towards `max_slots`.
+    """Number of slots (within `max_slots`) whose on-demand machines booted once, were stopped, and are started for
+    demand.
     """
     resize_stopped: bool = False
-    """Whether a stopped machine may be started as another on-demand offering of the pool, with another instance type,
-    while EC2 has no capacity for its own.
-    """
+    """Whether a stopped machine may be started as another on-demand offering while EC2 has no capacity for its own."""
     storage_price: Amount = 0.0
-    """Price of a GiB of storage per month in dollars. The cost ledger books this price times `ec2.volume_gib` for a
-    stopped machine; 0 = unknown.
-    """
+    """Dollars per GiB and month of storage. A stopped machine costs this × `ec2.volume_gib`; 0 = unknown."""
     max_leases_per_slot: Positive | None = None
-    """Maximum number of leases per slot; default: as many as fit, or 1 in a pool without `resources` and
-    `offerings`.
-    """
+    """Maximum number of leases per slot; default: as many as fit, or 1 without `resources` and `offerings`."""
     launch_for_elastic: bool = False
-    """Whether a machine is launched if only elastic instances need it."""
+    """Whether machines are launched for elastic instances alone."""
     default_resources: ResourceMap = {}
     """Amount of each resource that a component does not request itself."""
     idle_scale_down: Seconds = 300.0
     """Time without leases after which a slot is terminated."""
     reservation_ttl: Seconds = 0.0
-    """Ttl of reservations that do not set one, both pending and leased; 0 = none."""
+    """Ttl of reservations that do not set one; 0 = none."""
     lease_ttl: Seconds = 1200.0
     """Ttl of a lease if neither the reservation nor `reservation_ttl` sets one; 0 = none."""
     launch_timeout: Seconds = 300.0
@@ -129,58 +117,48 @@ class Pool(Document):
     binding_timeout: Seconds = 180.0
     """Maximum time of a slot in the state `binding`."""
     drain_timeout: Seconds = 0.0
-    """Maximum time that a drain by an operator waits for the leases of the slot; 0 = until they end."""
+    """Maximum time of a drain by an operator while the slot has leases; 0 = no limit."""
     terminating_timeout: Seconds = 300.0
     """Time in the state `terminating` after which the termination is tried again."""
     offline_timeout: Seconds = 180.0
-    """Time without a heartbeat after which a static host, or a machine with an agent, counts as offline."""
+    """Time without a heartbeat after which a static host or an agent is offline."""
     error_cooldown: Seconds = 60.0
-    """Time for which a slot in the state `error` is not launched. An offering that EC2 refused as misconfigured rests
-    as long after the first and the second refusal in a row, then twice as long each time, up to 15 minutes.
+    """Time for which a slot in the state `error`, and a misconfigured offering, is not launched. That of an offering
+    doubles after each refusal in a row from the third on, up to 15 minutes.
     """
     capacity_hold: Seconds = 60.0
-    """Time for which an offering is not launched after EC2 had no capacity for it."""
+    """Time for which an offering rests after EC2 had no capacity for it."""
     quota_hold: Seconds = 60.0
-    """Time in which nothing of a quota class is launched in a market (`spot` or `on-demand`) after EC2 refused a launch
-    because of its quota.
-    """
+    """Time for which a quota class and market rest after EC2 refused a launch because of its quota."""
     self_end_after: Seconds = 1800.0
-    """Time after which the watchdog in the boot script powers the machine off if no program touched the file
-    `/run/leasehold/alive`; 0 = off.
-    """
+    """Time after which the boot script powers a machine off unless `/run/leasehold/alive` is touched; 0 = off."""
     max_uses: Count = 0
-    """Number of leases after which a machine is replaced, and a static host drains until it registers again; 0 = no
-    limit.
-    """
+    """Leases after which a machine is replaced (a static host drains until it registers again); 0 = no limit."""
     recycle_unclean: bool = False
-    """Whether a slot is replaced when a lease on it ended without a release by its holder."""
+    """Whether a slot is replaced after a lease that its holder did not release."""
     on_demand_after: Count = 0
-    """Number of refused or interrupted spot launches after which on-demand offerings may be launched; 0 = off."""
+    """Refused or interrupted spot launches after which on-demand offerings may be launched; 0 = off."""
     unhealthy_after: Count = 3
-    """Failed boots in a row that stop launches; unconfirmed leases or failed probes in a row that drain a slot; 0 =
-    off.
-    """
+    """Failed boots in a row that stop launches; unconfirmed leases or failed probes that drain a slot; 0 = off."""
     rebalance: Literal["drain", "ignore"] = "drain"
-    """Reaction to EC2's rebalance recommendation for a slot: `drain` the slot, or `ignore` it."""
+    """Reaction to EC2's rebalance recommendation for a slot: `drain` or `ignore`."""
     maintenance: Literal["drain", "ignore"] = "drain"
-    """Reaction to EC2's announcement that it will stop, restart or retire the machine of a slot: `drain` the slot, or
-    `ignore` it.
-    """
+    """Reaction if EC2 will stop, restart or retire the machine of a slot: `drain` or `ignore`."""
     resources: ResourceMap | None = None
-    """Resources of a slot. A pool without this key and without offerings limits only the number of leases per slot."""
+    """Resources of a slot; without this key and offerings only leases are counted."""
     labels: LabelMap = {}
     """Labels of the pool's slots, which reservations may require or prefer."""
     offerings: tuple[Offering, ...] = ()
     """Instance types that may be launched; none = the type of the launch template or image."""
     price_factor: Amount = 1.5
-    """An offering may cost at most this many times the cheapest one that fits; 1.0 = only the cheapest."""
+    """Maximum price of an offering as a multiple of the cheapest one that fits."""
     market: MarketRules = MarketRules()
     """Where prices come from, which prices the pool pays at most, and which share of its slots is on-demand."""
     ec2: Ec2Rules = Ec2Rules()
     """How EC2 launches are built."""
     agent: bool = False
-    """Whether the machines of an `ec2` pool run `leasehold host run`. A machine is then ready when its agent has
-    registered, counts as offline after `offline_timeout` without a heartbeat, and is replaced.
+    """Whether the machines of an `ec2` pool run `leasehold host run`: ready when the agent has registered, replaced
+    when it is offline.
     """
     probe: ProbeRules = ProbeRules()
     """How a booted machine is probed for readiness."""

@@ -37,55 +37,49 @@ class SchedulerKeys(Document):
     """The settings that decide how reservations are scheduled, for all systems or for one. Durations are in seconds."""
 
     queue: Literal["fifo", "priority", "size", "dynsize", "quota"] = "fifo"
-    """Queue order: `fifo`, `priority` (highest first), `size` or `dynsize` (smallest first), or `quota` (by
-    accounts).
-    """
+    """Queue order: `fifo`, `priority` (highest first), `size` or `dynsize` (smallest first), `quota` (by accounts)."""
     profile: Literal["pack", "spread"] = "pack"
-    """Choice of a slot for a component: `pack` prefers slots that are in use, `spread` the slot with the
-    fewest leases.
-    """
+    """Choice of a slot: `pack` prefers slots that are in use, `spread` the slot with the fewest leases."""
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
-    """`rigid`: elastic instances are placed together with the essential ones; `malleable`: later, and never taken back
-    for another reservation; `flexible`: taken back if the use of the pool grows; `yielding`: for any better use.
+    """Elastic instances: `rigid`: placed with the essential ones; `malleable`: later, and never taken back for another
+    reservation; `flexible`: taken back if the use of the pool grows; `yielding`: for any better use.
     """
     backfill: bool = True
-    """Whether later reservations may be placed although an earlier one does not fit."""
+    """Whether later reservations may be placed before an earlier one that does not fit."""
     starvation_guard: Seconds = 3600.0
-    """Waiting time after which slots that could serve a reservation are kept from later reservations; 0 = off."""
+    """Waiting time after which slots that could serve a reservation are kept for it; 0 = off."""
     guard: Literal["strict", "shadow"] = "shadow"
-    """From which later work the starvation guard keeps slots: `strict` from all, `shadow` from work that is not
-    expected to end before the planned start of the protected reservation.
+    """From which later work: `strict` all, `shadow` work that is not expected to end before the planned start of the
+    protected reservation.
     """
     guard_depth: Positive = 1
-    """With `guard` `shadow`: for how many reservations that have waited too long a slot is kept."""
+    """With `shadow`: for how many such reservations a slot is kept."""
     preemption: bool = True
-    """Whether a better reservation may preempt a running one, in queues and elastic settings with preemption."""
+    """Whether a better reservation may preempt a running one."""
     preemption_grace: Seconds = 30.0
-    """Time that the holder of a preempted lease, or of one at its limit, has to stop; 0 = the lease ends at once."""
+    """Time that the holder of a preempted lease, or of one at its limit, has to stop."""
     min_run_time: Seconds = 0.0
     """Time for which a new lease is not preempted."""
     interruption_grace: Seconds | None = None
-    """Time that leases of an interrupted slot last; default: until the notice's deadline, 0 = end at once."""
+    """Time that leases of an interrupted slot last; default: until the notice's deadline, 0 = none."""
     restart_delay: Seconds = 15.0
     """Time between the failure of a reservation and its restart."""
     max_restarts: Count = 0
     """Maximum number of restarts of one reservation; 0 = no limit."""
     max_unconfirmed: Count = 0
-    """Number of unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
+    """Unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
-    """Maximum time for which no unconfirmed lease is taken back while an adopted machine is silent, for example after a
-    restart of the scheduler.
-    """
+    """Maximum time for which a silent adopted machine delays `confirm_timeout`."""
     confirm_timeout: Seconds = 0.0
-    """Time after which a lease that its holder has not confirmed is taken back; 0 = off."""
+    """Time after which an unconfirmed lease is taken back; 0 = off."""
     charge_by: Literal["lease", "dominant_share", "price"] = "lease"
-    """Cost of one second of a lease: `lease` (1 for each), `dominant_share` of the slot, or `price` (dollars)."""
+    """Cost of a second of a lease: `lease` (1), `dominant_share` of the slot, or `price` (dollars)."""
     max_slots: Count = 0
     """Maximum number of slots of all pools together; 0 = no limit."""
     share_cores: bool = True
-    """Whether each lease may also use an equal part of the slot's CPUs that no lease has; false = only its own CPUs."""
+    """Whether a lease may also use an equal part of the slot's CPUs that no lease has."""
     dynsize_decay: Amount = 256.0
-    """Amount by which a waiting reservation's size (sum of cpus × sum of memory_mib) falls each second (`dynsize`)."""
+    """Amount by which the size (sum of cpus × sum of memory_mib) of what waits falls each second (`dynsize`)."""
 
 
 class Scheduler(SchedulerKeys):
@@ -101,47 +95,47 @@ class AccountKeys(Document):
     """The settings of a quota account. Amounts are in worker-seconds (or in the unit of `charge_by`)."""
 
     charge_rate: Levels = NOTHING
-    """Amount that the account earns per second at each paid level, best first; missing levels are 0."""
+    """Amount earned per second at each paid level, best first; missing levels are 0."""
     max_charge_seconds: Seconds = 0.0
-    """Upper limit of the balance: what the account earns in this number of seconds."""
+    """Upper limit of the balance, in seconds of earning."""
     max_fanout: Count = 0
-    """Maximum number of paid leases of equal reservations; further ones run at the free level; 0 = no limit."""
+    """Maximum number of paid leases of equal reservations; further ones are free; 0 = no limit."""
     per_label_task_limits: CountMap = {}
-    """Label name -> maximum number of leases of the account on slots that have the same value of this label."""
+    """Label name -> maximum number of leases on slots with the same value of this label."""
     disable_free_tasks: bool = False
-    """Whether the account's reservations wait, instead of running at the free level, while it has no balance."""
+    """Whether reservations wait, instead of running at the free level, while there is no balance."""
     description: Text = ""
     """Description of the account for people."""
     enforce_max_runtime: bool = False
-    """Whether leases of the account's reservations end at the `max_runtime` of the reservation, in each queue."""
+    """Whether leases end at the `max_runtime` of their reservation, in each queue."""
 
 
 class AccountRules(AccountKeys):
     """A quota account as the rules define it: its settings and its initial balance."""
 
     balance: SignedLevels | None = None
-    """Initial balance for each paid level; a change of this list sets the balance again; default: 0."""
+    """Initial balance for each paid level, set again by a change of this list; default: 0."""
 
 
 class LimitRules(Document):
     """Limits on requests and pending reservations. `leasehold simulate` does not apply them. 0 = no limit."""
 
     instances_per_reservation: Count = 10_000
-    """Maximum number of instances of all components of one reservation together."""
+    """Maximum number of instances of one reservation."""
     components_per_reservation: Count = 100
     """Maximum number of components of one reservation."""
     labels_per_reservation: Count = 256
-    """Maximum number of labels, preferences and tags of one reservation, including those of its components."""
+    """Maximum number of labels, preferences and tags of one reservation and its components."""
     pending_per_principal: Count = 1_000_000
     """Maximum number of pending reservations of one principal; unsigned ones count by their host."""
     instances_per_principal: Count = 2_000_000
-    """Maximum number of instances of all pending reservations of one principal together."""
+    """Maximum number of instances of all pending reservations of one principal."""
     pending_per_account: Count = 1_000_000
     """Maximum number of pending reservations of one account."""
     instances_per_account: Count = 2_000_000
-    """Maximum number of instances of all pending reservations of one account together."""
+    """Maximum number of instances of all pending reservations of one account."""
     work_per_tick: Count = 20_000
-    """Steps that a tick spends on gangs and elastic components of one principal; the rest waits for later ticks."""
+    """Steps of a tick for gangs and elastic components of one principal."""
 
 
 READ_BY: Final[Mapping[str, str]] = MappingProxyType({"priority": "priority", "account": "quota"})

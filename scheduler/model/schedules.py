@@ -82,17 +82,17 @@ class Schedule(Document):
     time_zone: Annotated[str, Before(_time_zone)] = "UTC"
     """Time zone of `cron` and `until`, like `Europe/Berlin`."""
     duration: Seconds | None = None
-    """How long a window lasts. Either this or `until` is required."""
+    """How long a window lasts. This or `until` is required."""
     until: Annotated[str, Before(_time_of_day)] | None = None
     """Time of day at which a window ends, on the same or on the next day, like `18:00`."""
     min_slots: Count | None = None
-    """The pool's `min_slots` in the windows; default: as outside of them."""
+    """The pool's `min_slots` in the windows."""
     target_warm_slots: Count | None = None
-    """The pool's `target_warm_slots` in the windows; default: as outside of them."""
+    """The pool's `target_warm_slots` in the windows."""
     max_slots: Count | None = None
-    """The pool's `max_slots` in the windows; default: as outside of them."""
+    """The pool's `max_slots` in the windows."""
     disruption_budget: Budget | None = None
-    """The pool's `replacement.disruption_budget` in the windows; default: as outside of them."""
+    """The pool's `replacement.disruption_budget` in the windows."""
 
     def check_fields(self) -> None:
         """Raise ExpectedError for a schedule that has neither or both of `duration` and `until`, that sets no limit, or

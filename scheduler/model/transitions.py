@@ -169,12 +169,9 @@ def check_move(edges: Edges, kind: str, name: str, move: tuple[str, str], cause:
 _INTRODUCTION = """\
 # States and legal moves
 
-This page is generated from the tables in `scheduler/model/transitions.py` (`python -m scheduler.model.transitions`); a
-test compares both. `python -m examples.draw_architecture` draws the pictures. States change by these tables alone: one
-function makes a move, checks it and appends an event with its cause.
-
-Causes: `tick` is a decision of a plan, `holder` a producer or the holder of a lease, `operator` a person, `cloud` a
-report of EC2 or a host.
+States change by these tables alone, and each change appends an event with its cause: `tick` is a decision of a plan,
+`holder` a producer or the holder of a lease, `operator` a person, `cloud` a report of EC2 or a host.
+`python -m scheduler.model.transitions` prints this page.
 """
 
 
@@ -191,7 +188,10 @@ def _write_table(name: str, edges: Edges) -> Iterator[str]:
     yield f"![The moves of {name.lower()}](../pictures/{name.lower()}.svg)\n"
     yield "| from | to | cause | when |\n|---|---|---|---|"
     for (source, target), causes in edges.items():
-        yield from (f"| `{source}` | `{target}` | {cause} | {reason} |" for cause, reason in causes.items())
+        by_reason: dict[str, list[str]] = {}
+        for cause, reason in causes.items():
+            by_reason.setdefault(reason, []).append(cause)
+        yield from (f"| `{source}` | `{target}` | {', '.join(each)} | {reason} |" for reason, each in by_reason.items())
     yield ""
 
 

@@ -66,8 +66,8 @@ class TypeDocument(Document):
     fpgas: Count = 0
     """Number of FPGAs."""
     on_demand: Amount | None = None
-    """On-demand price in dollars per hour. The spot prices of the type move between the shares `low` and `high` of this
-    price. Default: the type has only the prices that `cloud.market.prices` lists.
+    """On-demand price in dollars per hour; spot prices are the shares `low` to `high` of it. Default: only
+    `cloud.market.prices`.
     """
 
 
@@ -92,9 +92,7 @@ class MarketDocument(Document):
     """The simulated market: moving prices, shortages and interruptions. Without `types` and `prices` there is none."""
 
     interval: Positive = 300
-    """Seconds between two reads of the prices, as `market.price_interval` in production. The prices are also read at
-    the time `at` of each entry of `prices`.
-    """
+    """Seconds between two reads of the prices, which are also read at each `at` of `prices`."""
     low: Share = 0.3
     """Lowest spot price, as a share of the on-demand price."""
     high: Share = 0.7
@@ -104,15 +102,13 @@ class MarketDocument(Document):
     step: Positive = 300
     """Seconds between two changes of a spot price."""
     shortage_rate: Amount = 0.0
-    """How many shortages of spot machines of a type begin on average in an hour in which there is none; they begin at
-    random times.
-    """
+    """Mean number of shortages of spot machines of a type that begin in an hour without one."""
     shortage_seconds: Seconds = 1800.0
-    """Mean duration of a shortage. While it lasts, spot launches of the type are refused (`capacity`)."""
+    """Mean duration of a shortage, in which spot launches of the type are refused (`capacity`)."""
     interruption_rate: Amount = 0.0
-    """How many times per hour a spot machine is interrupted on average, at random times, in scenarios and traces."""
+    """Mean number of interruptions of a spot machine per hour, at random, in scenarios and traces."""
     seed: Signed = 0
-    """The seed of the random numbers: the same seed gives the same prices, shortages and interruptions."""
+    """The seed of the random numbers."""
     types: tuple[TypeDocument, ...] = ()
     """The instance types of the market."""
     prices: tuple[PriceStep, ...] = ()
@@ -148,13 +144,13 @@ class CloudDocument(Document):
     start: Seconds = 0.0
     """Seconds from the request to start a stopped machine until it runs."""
     quota: Count | None = None
-    """The most machines that may exist at a time; a launch that would exceed it is refused. Default: no limit."""
+    """The most machines that may exist at a time; default: no limit."""
     outages: tuple[PlannedOutage, ...] = ()
     """Periods in which launches of a pool, or of one of its offerings, fail."""
     interruption_rate: Amount = 0.0
-    """How many times per hour a spot machine is interrupted on average, at random times; in traces only."""
+    """Mean number of interruptions of a spot machine per hour, at random; in traces only."""
     seed: Signed = 0
-    """The seed of the random numbers: the same seed gives the same interruptions."""
+    """The seed of the random numbers."""
     market: MarketDocument = MarketDocument()
     """The simulated market."""
 
