@@ -77,16 +77,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.elastic.rated_slots": {
-        "RatedSlots.starts_before": [
-            Change(
-                "no key is equal to a position that a search has reached: its third number is 0 or less, and not 1",
-                "self._heap[0][0] < key",
-                "self._heap[0][0] <= key",
-            ),
-        ],
-    },
-    "scheduler.policy.scaling.max_slots": {
+    "scheduler.policy.scaling.launch_limits": {
         "SlotBounds.may_grow": [
             Change(
                 "True only means that the warm pools are filled, which launches or starts nothing then",
@@ -259,6 +250,12 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.accounting": {
+        "RunningUse.__init__": [
+            Change("the first `follow` reads all slots", "0", "1"),
+        ],
+        "_Tally.sum_used": [
+            Change("in no time a lease uses nothing", "now > self.since", "now >= self.since"),
+        ],
         "settle": [
             Change("in no time a lease costs nothing", "now <= lease.charged_at", "now < lease.charged_at"),
         ],
@@ -498,14 +495,6 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.quota.usage": {
-        "RunningUse.__init__": [
-            Change("the first `follow` reads all slots", "0", "1"),
-        ],
-        "_Tally.sum_used": [
-            Change("in no time a lease uses nothing", "now > self.since", "now >= self.since"),
-        ],
-    },
     "scheduler.policy.replan.kept_cycle": {
         "KeptCycle._check_protection": [
             Change(
@@ -574,6 +563,13 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.elastic.assignment": {
+        "RatedSlots.starts_before": [
+            Change(
+                "no key is equal to a position that a search has reached: its third number is 0 or less, and not 1",
+                "self._heap[0][0] < key",
+                "self._heap[0][0] <= key",
+            ),
+        ],
         "_may_exceed": [
             Change(
                 "True only means that the exact rule is applied afterwards",

@@ -15,9 +15,8 @@ from typing import Final
 from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.elastic.assignment import Assignment
+from scheduler.policy.elastic.assignment import Assignment, RatedSlots
 from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, Rank
-from scheduler.policy.elastic.rated_slots import RatedSlots
 
 _Turn = tuple[int, int, int, int]
 """The position of an elastic instance in the order of lifts. The instance with the smallest position is lifted

@@ -27,9 +27,8 @@ from scheduler.policy.capacity.gang import Found, Runs, Shareable, place, take_e
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import make_revoke
-from scheduler.policy.elastic.assignment import MORE, weigh_use
+from scheduler.policy.elastic.assignment import MORE, RatedSlots, weigh_use
 from scheduler.policy.elastic.instances import RECLAIMS, is_reclaimable
-from scheduler.policy.elastic.rated_slots import RatedSlots
 from scheduler.policy.elastic.relaxed_capacity import ROUNDING
 from scheduler.policy.elastic.step import RECLAIMING
 from scheduler.policy.queueing.order import sort_queue

@@ -24,10 +24,10 @@ from scheduler.model.view import View
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.queueing.order import rank_by_level
+from scheduler.policy.quota.accounting import charge_all
 from scheduler.policy.quota.preempt import OVERDRAWN, SAVED, find_movable
 from scheduler.policy.quota.run import QuotaRun
 from scheduler.policy.quota.running import RunningIndex
-from scheduler.policy.quota.usage import charge_all
 
 
 class _KeptPlan(msgspec.Struct, frozen=True):

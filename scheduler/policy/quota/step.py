@@ -14,20 +14,18 @@ from scheduler.model.accounts import FREE, PAID, Account
 from scheduler.model.reservations import Lease, Reservation, Shape
 from scheduler.model.waits import Reason
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.state import Balances, CycleState
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import insert
 from scheduler.policy.quota.account_limits import LimitsOfGrants, make_limits_of_grants
+from scheduler.policy.quota.accounting import charge_all
 from scheduler.policy.quota.match_idle import match_idle
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements
-from scheduler.policy.quota.preempt import preempt, relevel
-from scheduler.policy.quota.preempt_gangs import preempt_for_gangs
+from scheduler.policy.quota.preempt import preempt, preempt_for_gangs, relevel
 from scheduler.policy.quota.reclaim import reclaim
 from scheduler.policy.quota.run import QuotaRun
 from scheduler.policy.quota.steady import SteadyPlan
-from scheduler.policy.quota.usage import charge_all
 
 
 def charge(cycle: CycleState) -> None:
