@@ -119,9 +119,7 @@ def measure_run_time(row: Reservation) -> float | None:
     # Another reason: a host reports that the work runs no more (`absent`, `idle`), maybe long after its end.
     if row.phase != "released" or row.reason is not None or row.revoke_reason is not None:
         return None
-    if row.leased_at is None or row.finished_at is None:
-        return None
-    return max(0.0, row.finished_at - row.leased_at)
+    return None if row.leased_at is None or row.finished_at is None else max(0.0, row.finished_at - row.leased_at)
 
 
 def list_runs(rows: Iterable[Reservation]) -> list[Run]:

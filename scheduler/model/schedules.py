@@ -139,8 +139,7 @@ def list_open(schedules: Sequence[Schedule], now: float) -> tuple[tuple[int, ...
 
 def _find_last(schedule: Schedule, now: float) -> Window | None:
     """Return the last window that began at `now` or before; None if there is none."""
-    zone = _zone(schedule)
-    start = datetime.fromtimestamp(int(now) + 1, zone)
+    start = datetime.fromtimestamp(int(now) + 1, _zone(schedule))
     if start.fold:
         # The library compares local times, and takes the second pass of an hour for the first one.
         start += _FOLD

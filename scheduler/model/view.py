@@ -462,7 +462,12 @@ class View:
         found = list(rows.values())
         self.reservations.update(rows)
         self.by_phase[phase].update(rows)
-        shapes = self._note_shapes(rows)
+        self._drop_unused_shapes()
+        # Speed: reservations that were read together share the objects of equal requests.
+        different = {(id(row.request), row.run is None): row for row in found}
+        shape_of = {key: self._find_shape(row) for key, row in different.items()}
+        shapes = [shape_of[id(row.request), row.run is None] for row in found]
+        self.shapes.update(zip(rows, shapes, strict=True))
         if phase == "pending":
             self.waiters.add_all(found, list(rows), shapes)
         elif phase == "leased":
@@ -518,16 +523,6 @@ class View:
                 self.mortal.add(row)
             if row.request.ttl is not None or row.request.max_runtime is not None:
                 self.timed[row.id] = row
-
-    def _note_shapes(self, rows: Mapping[str, Reservation]) -> list[Shape]:
-        """Store the shape of each of these reservations, and return the shapes in the same order."""
-        self._drop_unused_shapes()
-        # Speed: reservations that were read together share the objects of equal requests.
-        different = {(id(row.request), row.run is None): row for row in rows.values()}
-        shape_of = {key: self._find_shape(row) for key, row in different.items()}
-        found = {name: shape_of[id(row.request), row.run is None] for name, row in rows.items()}
-        self.shapes.update(found)
-        return list(found.values())
 
     def _find_shape(self, row: Reservation) -> Shape:
         request, needs_agent = row.request, row.run is not None
