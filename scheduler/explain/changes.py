@@ -418,8 +418,7 @@ def list_leases_more(search: Search) -> Iterator[Suggestion]:
 
 def list_uncordoned(search: Search) -> Iterator[Suggestion]:
     """Yield changes that each uncordon one slot: a cordoned ready slot of a pool that may serve the reservation."""
-    cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
-    for slot in islice(cordoned, MOST_CANDIDATES):
+    for slot in islice((slot for slot, _ in list_slots(search) if slot.cordoned), MOST_CANDIDATES):
         yield Suggestion(
             kind="cordon",
             text=f"slot {slot.id} would do and is cordoned",

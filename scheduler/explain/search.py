@@ -436,8 +436,7 @@ def _list_over_quotas(view: View, rules: Rules, outcome: Plan, now: float) -> It
     ]
     for each in outcome.decisions:
         if isinstance(each, Launch):
-            choices = list_choices(rules.pools[each.pool])
-            market = next((one.market for one in choices if one.key == each.offering), "")
+            market = next((one.market for one in list_choices(rules.pools[each.pool]) if one.key == each.offering), "")
             trials.append((each.pool, each.offering, market, now))
     for hold in list(view.holds.values()):
         if hold.kind == "quota" and any(

@@ -75,6 +75,5 @@ class ArrivalRecord:
             last = bisect_right(self._times, begin + DAY - back * DAY)
             for index in range(first, last):
                 kind, rank = self._kinds[index]
-                at = self._times[index] + back * DAY
-                yield Arrival(at, kind, rank)
+                yield Arrival(self._times[index] + back * DAY, kind, rank)
             begin += DAY

@@ -10,9 +10,21 @@ from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 
-from scheduler.foresight.draws import BOOT_SECONDS
-from scheduler.foresight.present import Coming, Kind, Lane, Launchable, Part, Present, Running, Waiting
-from scheduler.foresight.room import Held, Offers, Room, Vector
+from scheduler.foresight.play import BOOT_SECONDS
+from scheduler.foresight.present import (
+    Coming,
+    Held,
+    Kind,
+    Lane,
+    Launchable,
+    Offers,
+    Part,
+    Present,
+    Room,
+    Running,
+    Vector,
+    Waiting,
+)
 from scheduler.model.accounts import Account
 from scheduler.model.budgets import NO_SPENDING, NOTHING_SPENT, Budget, Spent, find_allowed
 from scheduler.model.pools import Pool
@@ -135,9 +147,11 @@ class Census:
         if len(self._known) > 2 * len(names) + 100:
             self._known = {name: each for name, each in self._known.items() if name in names}
         launchable, caps = self._list_launchable(view, spending, active, boots)
-        while len(free) < len(self._groups):
-            free.append({})
-        self._offer()
+        free += [{} for _ in range(len(self._groups) - len(free))]
+        if self._offered != len(self._groups):
+            self._offered = len(self._groups)
+            for lane, demand in self._demand_of.items():
+                lane.parts = self._find_parts(demand)
         room = Room([each.whole for each in self._groups.values()], free)
         lanes = list(self._lanes.values())
         unplayed = caps.unplayed | self._list_unplayed_pools(view, waiting, running)
@@ -252,8 +266,7 @@ class Census:
                 begun = slot.launched_at if slot.launched_at is not None else slot.since
                 coming.append((group.number, slot.pool, begun))
                 continue
-            while len(free) <= group.number:
-                free.append({})
+            free += [{} for _ in range(group.number + 1 - len(free))]
             left = group.whole
             for lease in view.leases_on.get(slot.id, {}).values():
                 if self._takes(lease, slot):
@@ -323,29 +336,19 @@ class Census:
             self._demand_of[lane] = demand
         return lane
 
-    def _offer(self) -> None:
-        """Give all lanes their offers on groups that are new."""
-        if self._offered != len(self._groups):
-            self._offered = len(self._groups)
-            for lane, demand in self._demand_of.items():
-                lane.parts = self._find_parts(demand)
-
     def _find_parts(self, demand: Demand) -> tuple[Part, ...]:
         widths: dict[Offers, int] = {}
+        pools = {name: place for place, name in enumerate(demand.pools)}
         for need, count in demand.runs:
-            offers = self._find_offers(demand, need)
+            groups = [each for each in self._groups.values() if _could_hold(need, each)]
+            groups.sort(key=lambda each: (pools[each.pool], each.number))
+            offers = tuple((each.number, _make_vector(each, need.given[each.pool])) for each in groups)
             widths[offers] = widths.get(offers, 0) + count
         # What fits on few groups, and what is large, is placed first.
         places = {
             offers: (len(offers), [tuple(-each for each in amounts) for _, amounts in offers]) for offers in widths
         }
         return tuple(Part(offers, widths[offers]) for offers in sorted(widths, key=lambda each: places[each]))
-
-    def _find_offers(self, demand: Demand, need: InstanceRequest) -> Offers:
-        pools = {name: place for place, name in enumerate(demand.pools)}
-        groups = [each for each in self._groups.values() if _could_hold(need, each)]
-        groups.sort(key=lambda each: (pools[each.pool], each.number))
-        return tuple((each.number, _make_vector(each, need.given[each.pool])) for each in groups)
 
 
 def _make_shape(row: Reservation) -> Shape:

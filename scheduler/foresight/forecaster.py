@@ -12,9 +12,8 @@ import msgspec
 
 from scheduler.foresight.arrivals import ArrivalRecord
 from scheduler.foresight.census import Census
-from scheduler.foresight.draws import Draws
 from scheduler.foresight.margins import Given, Margins, MarginsRecord, Outcome, Waits
-from scheduler.foresight.play import Expectations, Play
+from scheduler.foresight.play import Draws, Expectations, Play
 from scheduler.foresight.present import Lane, Present
 from scheduler.foresight.quality import QualityRecord
 from scheduler.model.budgets import NO_SPENDING, Spent

@@ -110,8 +110,7 @@ def find_drift(slot: Slot, digest: str) -> tuple[str, ...]:
 
 
 def _split(digest: str) -> Mapping[str, str]:
-    pairs = (part.partition(":") for part in digest.split())
-    return {name: mark for name, _, mark in pairs}
+    return {name: mark for name, _, mark in (part.partition(":") for part in digest.split())}
 
 
 def find_end_of_life(slot: Slot, rules: ReplacementRules) -> float:

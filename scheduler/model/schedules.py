@@ -122,9 +122,7 @@ def find_window(schedule: Schedule, now: float) -> Window | None:
     or touch each other are not joined, although the schedule stays open between them.
     """
     last = _find_last(schedule, now)
-    if last is not None and now < last.end:
-        return last
-    return next(_list_windows(schedule, now), None)
+    return last if last is not None and now < last.end else next(_list_windows(schedule, now), None)
 
 
 def list_open(schedules: Sequence[Schedule], now: float) -> tuple[tuple[int, ...], float]:

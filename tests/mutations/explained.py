@@ -138,7 +138,7 @@ EXPLAINED: Final[Changes] = {
             Change("the time is the same", "self._coming[0][0] < at", "self._coming[0][0] <= at"),
         ],
     },
-    "scheduler.foresight.room": {
+    "scheduler.foresight.present": {
         "Room._count_on": [
             Change(
                 "both vectors are of one group", "zip(left, amounts, strict=True)", "zip(left, amounts, strict=False)"
@@ -164,7 +164,7 @@ EXPLAINED: Final[Changes] = {
             Change("only a bound of the space that the classes take", "100000", "100001"),
         ],
     },
-    "scheduler.policy.capacity.candidate_queue": {
+    "scheduler.policy.capacity.slot_index": {
         "CandidateQueue.catch_up": [
             Change(
                 "with as many changes as slots the queue is filled again, and has the same slots",
@@ -179,8 +179,6 @@ EXPLAINED: Final[Changes] = {
                 "slot_class.has_removed = True",
             ),
         ],
-    },
-    "scheduler.policy.capacity.slot_index": {
         "SlotIndex.take_often": [
             Change(
                 "the queue reads the change before its next search instead, and finds the same slot",
@@ -204,6 +202,51 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.elastic.cascade": {
+        "_ClassHeadroom.move": [
+            Change(
+                "on slots without a place for a further lease no instance is counted",
+                "after[0] > 0",
+                "after[0] >= 0",
+            ),
+        ],
+        "_find_headroom": [
+            Change(
+                "the bound may be too high: a search applies the exact rule afterwards",
+                "slot_info.pool.lease_limit - slot_info.load",
+                "slot_info.pool.lease_limit + slot_info.load",
+            ),
+        ],
+        "RelaxedCapacity.count_fits": [
+            Change(
+                "a number above `most` is only compared with `most`",
+                "_count_fits(headroom, need.given[slot_info.slot.pool], most - found)",
+                "_count_fits(headroom, need.given[slot_info.slot.pool], most + found)",
+            ),
+        ],
+        "RelaxedCapacity.take": [
+            Change("there is one slot for each request", "True", "False"),
+        ],
+        "_Candidates._walk": [
+            Change(
+                "the caller goes on after each group until a slot is found, and examines the same slots",
+                "not to_the_end and self._slots.starts_before(self._reached)",
+                "not to_the_end or self._slots.starts_before(self._reached)",
+            ),
+        ],
+        "_Candidates.find": [
+            Change(
+                "the loop below examines the same slots, one group after the other",
+                "self._walk(bound, to_the_end=True)",
+                "",
+            ),
+        ],
+        "": [
+            Change(
+                "every turn is greater than either value, because no rank is as small",
+                "(-(1 << 62), 0, 0, 0)",
+                "(-(1 << 62), 0, 0, 1)",
+            ),
+        ],
         "Cascade._try": [
             Change(
                 "MORE only excludes rounding errors, and no change of the utilisation is exactly as large",
@@ -318,8 +361,8 @@ EXPLAINED: Final[Changes] = {
         "_Reclaimable._find_most": [
             Change(
                 "what a trial lifts in vain from a slot that is not above its limit is put back",
-                "measure(slot_info.leases.values()).count > limit",
-                "measure(slot_info.leases.values()).count >= limit",
+                "measure(slot_info.leases.values()).count > limit - slot_info.given",
+                "measure(slot_info.leases.values()).count >= limit - slot_info.given",
             ),
         ],
     },
@@ -343,55 +386,6 @@ EXPLAINED: Final[Changes] = {
     "scheduler.policy.scaling.offerings": {
         "list_eligible": [
             Change("without choices no price is compared with this number", "0.0", "1.0"),
-        ],
-    },
-    "scheduler.policy.elastic.relaxed_capacity": {
-        "_ClassHeadroom.move": [
-            Change(
-                "on slots without a place for a further lease no instance is counted",
-                "after[0] > 0",
-                "after[0] >= 0",
-            ),
-        ],
-        "_find_headroom": [
-            Change(
-                "the bound may be too high: a search applies the exact rule afterwards",
-                "slot_info.pool.lease_limit - slot_info.load",
-                "slot_info.pool.lease_limit + slot_info.load",
-            ),
-        ],
-        "RelaxedCapacity.count_fits": [
-            Change(
-                "a number above `most` is only compared with `most`",
-                "_count_fits(headroom, need.given[slot_info.slot.pool], most - found)",
-                "_count_fits(headroom, need.given[slot_info.slot.pool], most + found)",
-            ),
-        ],
-        "RelaxedCapacity.take": [
-            Change("there is one slot for each request", "True", "False"),
-        ],
-    },
-    "scheduler.policy.elastic.victim_search": {
-        "_Candidates._walk": [
-            Change(
-                "the caller goes on after each group until a slot is found, and examines the same slots",
-                "not to_the_end and self._slots.starts_before(self._reached)",
-                "not to_the_end or self._slots.starts_before(self._reached)",
-            ),
-        ],
-        "_Candidates.find": [
-            Change(
-                "the loop below examines the same slots, one group after the other",
-                "self._walk(bound, to_the_end=True)",
-                "",
-            ),
-        ],
-        "": [
-            Change(
-                "every turn is greater than either value, because no rank is as small",
-                "(-(1 << 62), 0, 0, 0)",
-                "(-(1 << 62), 0, 0, 1)",
-            ),
         ],
     },
     "scheduler.policy.lifecycle.timers": {
@@ -476,7 +470,7 @@ EXPLAINED: Final[Changes] = {
             Change("only the text of the object for people differs", "field(repr=False)", "field(repr=True)"),
         ],
     },
-    "scheduler.policy.quota.steady": {
+    "scheduler.policy.quota.step": {
         "_make_terms": [
             Change("both accounts that are compared get the same number", "0", "1"),
             Change(
@@ -496,6 +490,21 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.replan.kept_cycle": {
+        "_Section.make_block": [
+            Change(
+                "the bytes state that each reservation stays, as their absence does",
+                "self.count < len(self.keys)",
+                "self.count <= len(self.keys)",
+            ),
+        ],
+        "KeyHeap.push_all": [
+            Change(
+                "the number only decides how often outdated keys are removed",
+                "2 * len(self._present) + MOST_STALE",
+                "2 * len(self._present) - MOST_STALE",
+            ),
+            Change("the number only decides how often outdated keys are removed", "2", "3"),
+        ],
         "KeptCycle._check_protection": [
             Change(
                 "at this very time a full cycle makes the plan, and makes the same one",
@@ -518,7 +527,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
         "": [
-            Change("the number only decides how often the slot index is made again", "1000", "1001"),
+            Change("the number only decides how often the slot index is made again", "MOST_CHANGES: Final = 1000", "MOST_CHANGES: Final = 1001"),
         ],
         "KeptCycle._open_indexes": [
             Change(
@@ -538,23 +547,6 @@ EXPLAINED: Final[Changes] = {
                 "limits.bounds.count_left(slot_infos[0].slot.pool) > 0",
                 "limits.bounds.count_left(slot_infos[0].slot.pool) >= 0",
             ),
-        ],
-    },
-    "scheduler.policy.replan.kept_queue": {
-        "_Section.make_block": [
-            Change(
-                "the bytes state that each reservation stays, as their absence does",
-                "self.count < len(self.keys)",
-                "self.count <= len(self.keys)",
-            ),
-        ],
-        "KeyHeap.push_all": [
-            Change(
-                "the number only decides how often outdated keys are removed",
-                "2 * len(self._present) + MOST_STALE",
-                "2 * len(self._present) - MOST_STALE",
-            ),
-            Change("the number only decides how often outdated keys are removed", "2", "3"),
         ],
     },
     "scheduler.policy.queueing.feasibility": {

@@ -31,7 +31,7 @@ def test_every_kind_of_change_is_drawn_and_each_makes_another_module(drawn: list
 
 
 def test_a_default_that_the_function_has_twice_is_anchored_by_the_whole_function() -> None:
-    module = "scheduler.policy.elastic.victim_search"
+    module = "scheduler.policy.elastic.cascade"
     changed = [each for each in draw([module], 1, 10_000) if each.old.startswith("def _walk(")]
     assert [each.function for each in changed] == ["_Candidates"]
     assert "to_the_end: bool=True" in changed[0].new
@@ -82,7 +82,12 @@ def test_the_tests_of_the_rules_notice_a_mutant() -> None:
     anchors = [
         ("scheduler.policy.cycle.state", "CycleState.is_due", "self.now >= instant", "self.now > instant"),
         # A class whose last field needs a value, and the fields before it do not, cannot be made.
-        ("scheduler.policy.quota.reclaim", "_Trial", "field(init=False)", "field()"),
+        (
+            "scheduler.policy.quota.reclaim",
+            "_Trial",
+            "_limited: TrialLeases | None = field(init=False)",
+            "_limited: TrialLeases | None = field()",
+        ),
     ]
     code = (
         "from tests.mutations.anchor import Anchor\n"

@@ -382,9 +382,11 @@ class Assignment:
         """
         for lifted in [list(found) for found in self.standing.values()]:
             slot_info = lifted[0].slot_info
-            if slot_info is None or not _may_exceed(slot_info):
-                continue
-            if not (_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted)):
+            if (
+                slot_info is None
+                or not _may_exceed(slot_info)
+                or not (_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted))
+            ):
                 continue
             # The revoking leases end without a further decision, so they do not count for the instances that return.
             # What other instances get here waits for their end: a lease is revoked on this slot (`ElasticDecisions`).

@@ -7,20 +7,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 
 from scheduler.model.accounts import Account, find_account
-from scheduler.model.reservations import Reservation, Shape
-from scheduler.model.resources import Labels, shape_of
+from scheduler.model.resources import Labels
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.elastic.instances import ElasticGroup
-from scheduler.policy.quota.pending_groups import PendingGroup
+from scheduler.policy.quota.group_table import PendingGroup, find_likeness
 from scheduler.policy.quota.running import RunningIndex
-
-
-def find_likeness(account: Account | None, shape: Shape) -> Hashable:
-    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`. The leases of such
-    reservations count together for the account's fan-out limit (`max_fanout`).
-    """
-    return (account.id if account else None, shape_of(shape.labels), shape_of(shape.prefers))
 
 
 class TrialLeases:
@@ -66,7 +58,7 @@ class AccountLimits:
 
     def __init__(self, cycle: CycleState, running: RunningIndex) -> None:
         self._alike: Counter[Hashable] = Counter()
-        self._labelled: Counter[tuple[str, str, str]] = Counter()
+        self.labelled: Counter[tuple[str, str, str]] = Counter()
         for account in cycle.balances.accounts.values():
             if account.max_fanout or account.per_label_task_limits:
                 self._count(cycle, running, account)
@@ -74,8 +66,7 @@ class AccountLimits:
     def _count(self, cycle: CycleState, running: RunningIndex, account: Account) -> None:
         for run in running.list_paid_by(account.id):
             if account.max_fanout:
-                likeness = find_likeness(account, cycle.view.shapes[run.reservation.id])
-                self._alike[likeness] += len(run.leases)
+                self._alike[find_likeness(account, cycle.view.shapes[run.reservation.id])] += len(run.leases)
             for lease in run.leases if account.per_label_task_limits else ():
                 if lease.slot in cycle.slot_infos:
                     self._note_labels(account, cycle.slot_infos[lease.slot].labels)
@@ -106,7 +97,7 @@ class AccountLimits:
         """
         if account is None or not account.per_label_task_limits:
             return None
-        return TrialLeases(account, self._labelled)
+        return TrialLeases(account, self.labelled)
 
     def find_test(self, account: Account | None, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
         """Return the test of `try_leases` for one more lease beside leases on the slots `placed`; None: no limit."""
@@ -130,16 +121,10 @@ class AccountLimits:
             if account.per_label_task_limits:
                 self._note_labels(account, slot_info.labels)
 
-    def count_labelled(self, account: str, name: str, value: str) -> int:
-        """Return how many leases of an account, on slots whose label `name` is `value`, count towards the account's
-        limit for this label.
-        """
-        return self._labelled[account, name, value]
-
     def _note_labels(self, account: Account, labels: Labels) -> None:
         for name in account.per_label_task_limits:
             if name in labels:
-                self._labelled[account.id, name, labels[name]] += 1
+                self.labelled[account.id, name, labels[name]] += 1
 
 
 class LimitsOfGrants:
@@ -166,8 +151,9 @@ class LimitsOfGrants:
         """Set `group.refused` to the ids of the slots on which the limits of its account refuse the group one more
         instance. Change nothing if the account has no limits for labels.
         """
-        account = self._find_account(group.holder)
-        if account is None:
+        holder = group.holder
+        account = find_account(self._accounts, holder.request.account, holder.sequence)
+        if account is None or self._cycle.settings_of(holder).queue != "quota":
             return
         groups = self._groups[account.id]
         groups[group] = None
@@ -180,14 +166,9 @@ class LimitsOfGrants:
                 if each.is_granted and each.slot_info is not None
             )
             for value, slots in self._list_slots(name).items():
-                if self._limits.count_labelled(account.id, name, value) + granted[value] >= limit:
+                if self._limits.labelled[account.id, name, value] + granted[value] >= limit:
                     refused.update(slots)
         group.refused = refused
-
-    def _find_account(self, holder: Reservation) -> Account | None:
-        if self._cycle.settings_of(holder).queue != "quota":
-            return None
-        return find_account(self._accounts, holder.request.account, holder.sequence)
 
     def _list_slots(self, name: str) -> dict[str, list[str]]:
         if name not in self._slots:

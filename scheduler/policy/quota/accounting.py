@@ -234,12 +234,12 @@ class RunningUse:
             account = find_account(accounts, row.request.account, row.sequence)
             if account is not None:
                 parts.append(part := (account.id, lease.level, lease.charged_at, lease.weight))
-                self._find_tally(account).count(part, 1)
+                tally = self._tallies.get(account.id)
+                if tally is None:
+                    tally = self._tallies[account.id] = _Tally(account.charged_at)
+                tally.count(part, 1)
         if parts:
             self._parts[slot] = parts
-
-    def _find_tally(self, account: Account) -> "_Tally":
-        return self._tallies.get(account.id) or self._tallies.setdefault(account.id, _Tally(account.charged_at))
 
     def sum_used(self, account: str, now: float) -> Levels:
         """Return what the leases of an account have used from its last charge until `now`, as one amount for each paid

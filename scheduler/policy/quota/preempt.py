@@ -29,19 +29,26 @@ import msgspec
 from scheduler.model.accounts import NOTHING, Account, Levels, add
 from scheduler.model.decisions import Preempt, Relevel
 from scheduler.model.reservations import Lease
-from scheduler.model.resources import Resources, has_labels, shape_of, subtract, total
-from scheduler.policy.capacity.backtracking import OpenSlot
-from scheduler.policy.capacity.candidate_queue import RemainingCapacities
-from scheduler.policy.capacity.fits import Moment, measure
-from scheduler.policy.capacity.gang import Found, Runs, Shareable, place, take_each
-from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.model.resources import Resources, has_labels, shape_of
+from scheduler.policy.capacity.fits import Moment
+from scheduler.policy.capacity.gang import Found, OpenSlot, Runs, place
+from scheduler.policy.capacity.requests import InstanceRequest
+from scheduler.policy.capacity.slot_index import RemainingCapacities
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, make_revoke, name_placements
 from scheduler.policy.elastic.wanted import find_elastic, find_number
-from scheduler.policy.quota.group_table import Candidates
+from scheduler.policy.quota.group_table import Candidates, PendingGroup, PendingIndex, Requirements
 from scheduler.policy.quota.match_idle import offer
-from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
-from scheduler.policy.quota.run import QuotaRun, describe_claim, fits_beside, make_leases, serves_quota, sort_slots
+from scheduler.policy.quota.run import (
+    QuotaRun,
+    QuotaSpace,
+    could_serve,
+    describe_claim,
+    fits_beside,
+    make_leases,
+    serves_quota,
+    sort_slots,
+)
 from scheduler.policy.quota.running import PreemptibleLease, RunningIndex, RunningWork, Victim
 
 OVERDRAWN: Final = -600.0
@@ -84,7 +91,7 @@ def find_movable(
     is_overdrawn, name = balance < OVERDRAWN, account.id
     if not (running.has_work(name, level) if is_overdrawn else running.has_worse(name, level)):
         return [], 0.0  # speed: none of the account's work could move
-    runs = running.list_metered(name)
+    runs = [run for run in running.list_paid_by(name) if run.is_metered]
     net = account.charge_rate[level] - sum(run.weight for run in runs if run.level == level)
     movable = [run for run in runs if run.state == "held"]
     if is_overdrawn and net < 0:
@@ -299,7 +306,7 @@ def _list_victims(quota_run: QuotaRun, run: RunningWork) -> Iterator[tuple[SlotI
     if run.state != "held" or not run.reservation.request.preemptible:
         return
     cycle, least = quota_run.cycle, quota_run.cycle.settings_of(run.reservation).min_run_time
-    if not least or _is_old(cycle, max(lease.assigned_at for lease in run.leases) + least):
+    if not least or not cycle.timers.rests_until(max(lease.assigned_at for lease in run.leases) + least):
         for slot in {lease.slot: None for lease in run.leases if lease.kind == "essential"}:
             if (slot_info := _find_target(quota_run, slot)) is not None:
                 yield slot_info, run
@@ -308,14 +315,9 @@ def _list_victims(quota_run: QuotaRun, run: RunningWork) -> Iterator[tuple[SlotI
         for lease in run.leases:
             if lease.kind == "elastic" and lease.state == "held":
                 slot_info = _find_target(quota_run, lease.slot)
-                if slot_info is not None and (not least or _is_old(cycle, lease.assigned_at + least)):
+                if slot_info is not None and (not least or not cycle.timers.rests_until(lease.assigned_at + least)):
                     cost = run.share_cost(1) if cost is None else cost
                     yield slot_info, PreemptibleLease(run, lease, cost, -_find_position(run, lease))
-
-
-def _is_old(cycle: CycleState, earliest: float) -> bool:
-    """Return whether the time `earliest` has come. If not, schedule a cycle for it."""
-    return not cycle.timers.rests_until(earliest)
 
 
 def _find_position(run: RunningWork, lease: Lease) -> int:
@@ -479,9 +481,7 @@ class _Preemption:
         wanted = [need.given[slot_info.slot.pool] for need in demand.needs]
         given, at_once = self._run.given.get(slot_info, ()), not demand.settings.preemption_grace
         victims = choose_victims(slot_info, runs, given, wanted, at_once=at_once)
-        if victims is None or sum_costs(victims) >= self._left[group.account.id]:
-            return None
-        return victims
+        return None if victims is None or sum_costs(victims) >= self._left[group.account.id] else victims
 
 
 def name_victims(
@@ -610,10 +610,8 @@ def preempt_for_gangs(quota_run: QuotaRun, remaining: Remaining, level: int) -> 
         account = group.account
         if group.is_served or account is None or account.id in quota_run.gang_preemptors:
             continue
-        if quota_run.limits.is_fanned_out(group):
-            continue
-        found = _GangSpace(quota_run, group, account, targets).run()
-        if found is not None:
+        is_fanned_out = quota_run.limits.is_fanned_out(group)
+        if not is_fanned_out and (found := _GangSpace(quota_run, group, account, targets).run()) is not None:
             quota_run.gang_preemptors.add(account.id)
             slot_infos, chosen = found
             revoke_by = carry_out(quota_run, group, slot_infos, chosen, level)
@@ -651,13 +649,13 @@ class _GangTargets:
         ]
 
 
-class _GangSpace:
+class _GangSpace(QuotaSpace):
     """The slots for one gang, as a space (`Space` in `capacity/gang.py`): idle ones first, then slots on which work is
     preempted. Nothing is decided.
     """
 
     def __init__(self, quota_run: QuotaRun, group: PendingGroup, account: Account, targets: _GangTargets) -> None:
-        self._run, self._group, self._account, self._targets = quota_run, group, account, targets
+        self.quota_run, self.group, self._account, self._targets = quota_run, group, account, targets
         self._demand = group.demand
         self._balance = quota_run.cycle.balances.left[account.id]
         self._at_once = not group.demand.settings.preemption_grace
@@ -684,7 +682,7 @@ class _GangSpace:
         """Slot -> the amounts of each instance of the gang there."""
         self._passed: dict[InstanceRequest, int] = {}
         """Request -> the position in the idle slots before which it fits on none that the trial has not changed."""
-        self._trial = self._run.limits.try_leases(self._account)
+        self._trial = self.quota_run.limits.try_leases(self._account)
 
     def run(self) -> tuple[list[SlotInfo], list[Victim]] | None:
         """Return a slot for each instance, and the work to preempt; None if the gang preempts nothing."""
@@ -705,7 +703,7 @@ class _GangSpace:
 
     def _find_unchanged(self, need: InstanceRequest) -> SlotInfo | None:
         """Return the first idle slot that the trial has not changed, and on which an instance fits."""
-        idle, position = self._run.idle, self._passed.get(need, 0)
+        idle, position = self.quota_run.idle, self._passed.get(need, 0)
         while position < len(idle):
             slot_info = idle[position]
             is_changed = slot_info in self._taken or slot_info in self._freed
@@ -756,7 +754,7 @@ class _GangSpace:
         there, taken = copy(slot_info), self._taken.get(slot_info, ())
         there.leases = {key: lease for key, lease in slot_info.leases.items() if not ends(key, self._chosen)}
         there.given += len(taken)
-        given = [*self._run.given.get(slot_info, ()), *taken]
+        given = [*self.quota_run.given.get(slot_info, ()), *taken]
         victims = choose_victims(there, runs, given, [need.given[slot_info.slot.pool]], at_once=self._at_once)
         if victims is None or not self._can_pay(victims):
             return False
@@ -767,26 +765,21 @@ class _GangSpace:
         else:
             self._chosen = {each.key: each for each in merge([*self._chosen.values(), *victims])}
         self._in_part.update(name for name, component in (each.key for each in victims) if component is not None)
-        freed = self._run.list_slot_infos(lease for each in victims for lease in each.leases)
+        freed = self.quota_run.list_slot_infos(lease for each in victims for lease in each.leases)
         self._freed.update(dict.fromkeys(freed))
         return True
 
     def _could_serve(self, need: InstanceRequest, slot_info: SlotInfo) -> bool:
-        pool = slot_info.slot.pool
-        if pool not in need.given or slot_info.slot.id in self._demand.declined:
-            return False
-        if slot_info in self._freed and (
-            slot_info.pool.recycle_unclean or not serves_quota(self._run.cycle, slot_info)
-        ):
-            return False
-        if self._trial is not None and not self._trial.allows(slot_info):
-            return False
-        return need.could_hold(pool, slot_info.capacity, slot_info.labels)
+        is_lost = slot_info in self._freed and (
+            slot_info.pool.recycle_unclean or not serves_quota(self.quota_run.cycle, slot_info)
+        )
+        is_allowed = not is_lost and (self._trial is None or self._trial.allows(slot_info))
+        return is_allowed and could_serve(self._demand, need, slot_info)
 
     def _fits(self, slot_info: SlotInfo, need: InstanceRequest | None = None) -> bool:
         """Return whether the gang's instances on a slot, and one more, fit beside the leases that go on."""
         wanted = [*self._taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
-        staying, given = list_staying(slot_info, self._chosen), self._run.given.get(slot_info, ())
+        staying, given = list_staying(slot_info, self._chosen), self.quota_run.given.get(slot_info, ())
         return fits_beside(slot_info, staying, given, wanted, at_once=self._at_once)
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:  # noqa: ARG002  one at a time
@@ -795,27 +788,14 @@ class _GangSpace:
             self._trial.take(slot_info)
         return 1
 
-    def take_all(self, runs: Runs) -> Found | None:
-        return take_each(self, runs)
-
     def settle(self, runs: Runs, found: Found) -> Found | None:  # noqa: ARG002  instances stay where they are
         """Leave out the victims that need not end, the last chosen one first."""
         for name, victim in reversed(list(self._chosen.items())):
             del self._chosen[name]
-            freed = self._run.list_slot_infos(victim.leases)
+            freed = self.quota_run.list_slot_infos(victim.leases)
             if not all(self._fits(each) for each in freed if each in self._taken):
                 self._chosen[name] = victim
         return found
-
-    def could_hold(self, demand: Demand) -> bool:  # noqa: ARG002  only a search finds it
-        return True
-
-    def list_shareable(self, need: InstanceRequest) -> Iterator[Shareable]:
-        for slot_info in self._run.slot_infos:
-            is_declined = slot_info.slot.id in self._demand.declined
-            pool = slot_info.slot.pool
-            if pool in need.given and not is_declined and need.could_hold(pool, slot_info.capacity, slot_info.labels):
-                yield pool, slot_info.capacity, 1
 
     def widen(self, runs: Runs) -> None:
         """Choose the victims that the order of the shares needs."""
@@ -825,23 +805,10 @@ class _GangSpace:
     def list_open(self, needs: Collection[InstanceRequest]) -> Iterator[OpenSlot]:  # noqa: ARG002  of all requests
         capacities = RemainingCapacities()
         moment: Moment = "always" if self._at_once else "later"
-        for slot_info in sort_slots({*self._run.idle, *self._freed}):
-            usage = measure(list_staying(slot_info, self._chosen), moment)
-            given, capacity = self._run.given.get(slot_info, ()), slot_info.capacity
-            free = None if capacity is None else subtract(capacity, total([usage.amounts, *given]))
-            count, limit = usage.count + slot_info.given, slot_info.pool.lease_limit
-            mark = (None if free is None else tuple(free.items()), count, slot_info.uses_left, limit)
+        for slot_info in sort_slots({*self.quota_run.idle, *self._freed}):
             kind = (slot_info in self._freed, slot_info.slot.pool, shape_of(slot_info.labels))
-            yield kind, slot_info, capacities.find(mark, free)
+            staying = list_staying(slot_info, self._chosen)
+            yield kind, slot_info, self.find_remaining(capacities, slot_info, staying, moment)
 
     def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:  # noqa: ARG002  in slot order
         return (kind[0],) if self._could_serve(need, slot_info) else None  # type: ignore[index]  # see `list_open`
-
-    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
-        return self._run.limits.find_test(self._account, placed)
-
-    def may_backtrack(self) -> bool:
-        return self._run.cycle.turns.may_backtrack(self._group.first)
-
-    def charge(self, steps: int) -> None:
-        self._run.cycle.turns.charge_backtracking(self._group.first, steps)

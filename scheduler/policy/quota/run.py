@@ -7,28 +7,30 @@ cycle computes them again only for slots and requests that changed.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Final
 
 import msgspec
+from typing_extensions import override
 
 from scheduler.model.accounts import FREE, PAID, Levels
 from scheduler.model.decisions import Claim
 from scheduler.model.reservations import Lease, Reservation, Shape
 from scheduler.model.resources import Resources, subtract, total
 from scheduler.model.rules import Rules
-from scheduler.policy.capacity.fits import Usage, find_obstacle, measure
-from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.fits import Moment, Usage, find_obstacle, measure
+from scheduler.policy.capacity.gang import Shareable, Space
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_index import RemainingCapacities, RemainingCapacity
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.plan_cache import list_touched
 from scheduler.policy.quota.account_limits import AccountLimits
 from scheduler.policy.quota.accounting import weigh
-from scheduler.policy.quota.group_table import Candidates, GroupTable, KnownRequests
-from scheduler.policy.quota.pending_groups import PendingGroup
+from scheduler.policy.quota.group_table import Candidates, GroupTable, KnownRequests, PendingGroup
 from scheduler.policy.quota.running import RunningIndex, RunningWork
 
 _ORDER: Final = attrgetter("order")
@@ -56,8 +58,7 @@ class _IdleSlots:
     def list(self, cycle: CycleState) -> list[SlotInfo]:
         """Return the slots that can take one more lease in this cycle, whatever their resources, in slot order."""
         cached, view = cycle.cache.slots, cycle.view
-        touched = view.slots if self._revision is None else list_touched(view, self._revision)
-        for name in touched:
+        for name in view.slots if self._revision is None else list_touched(view, self._revision):
             known = cached.get(name)
             if known is not None and serves_quota(cycle, known.slot_info) and known.slot_info.has_place:
                 self._names.add(name)
@@ -148,12 +149,9 @@ class QuotaRun:
         paying = {
             payer for level in PAID for payer in self.groups.payers[level] if payer and accounts[payer].max_fanout
         }
-        payers = {payer for payer in self.groups.payers[FREE] | paying if not self._must_pay(payer)}
+        must_pay = {name for name, account in accounts.items() if account.disable_free_tasks}
+        payers = (self.groups.payers[FREE] | paying) - must_pay
         return Candidates(self.groups, payers, lambda group: group.level == FREE or limits.is_fanned_out(group))
-
-    def _must_pay(self, payer: str | None) -> bool:
-        account = None if payer is None else self.cycle.balances.accounts.get(payer)
-        return account is not None and account.disable_free_tasks
 
     def assign(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
         """Assign these slots to the first unplaced reservation of a group, one slot for each instance. The new leases
@@ -227,7 +225,7 @@ class QuotaRun:
         """
         holder = work.reservation
         for lease in leases:
-            self.cycle.note_preempted(holder, lease.component)
+            self.cycle.preempted_instances.setdefault(holder.id, []).append(lease.component)
             slot_info = self.cycle.slot_infos[lease.slot]
             if revoke_by is None:
                 self.cycle.end_instance(holder, lease.component, lease.slot)
@@ -247,6 +245,14 @@ class QuotaRun:
         slot_info.count_free()
         if slot_info.free is not None and slot_info in self.given:
             slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
+
+    def find_free(self, slot_info: SlotInfo, leases: Collection[Lease], moment: Moment) -> tuple[int, Resources | None]:
+        """Return (leases, free amounts; None: the slot counts leases only) of a slot that has these leases at a moment,
+        and the new ones of this cycle.
+        """
+        usage, capacity = measure(leases, moment), slot_info.capacity
+        used = [usage.amounts, *self.given.get(slot_info, ())]
+        return usage.count + slot_info.given, None if capacity is None else subtract(capacity, total(used))
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
         """Record in the running work that an elastic lease of the reservation `holder` is revoked. `left`: the lease as
@@ -268,6 +274,46 @@ class QuotaRun:
         if self._has_filled:  # speed: without a new lease no slot became full
             self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
             self._has_filled = False
+
+
+class QuotaSpace(Space):
+    """Slots under `quota` as a space for one reservation: the first one of a group."""
+
+    quota_run: QuotaRun
+    group: PendingGroup
+
+    @override
+    def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
+        for slot_info in self.quota_run.slot_infos:
+            if could_serve(self.group.demand, need, slot_info):
+                yield slot_info.slot.pool, slot_info.capacity, 1
+
+    @override
+    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
+        return self.quota_run.limits.find_test(self.group.account, placed)
+
+    @override
+    def may_backtrack(self) -> bool:
+        return self.quota_run.cycle.turns.may_backtrack(self.group.first)
+
+    @override
+    def charge(self, steps: int) -> None:
+        self.quota_run.cycle.turns.charge_backtracking(self.group.first, steps)
+
+    def find_remaining(
+        self, capacities: RemainingCapacities, slot_info: SlotInfo, leases: Collection[Lease], moment: Moment
+    ) -> RemainingCapacity:
+        """Return what a slot has left beside these leases and the new ones of this cycle."""
+        count, free = self.quota_run.find_free(slot_info, leases, moment)
+        mark = (None if free is None else tuple(free.items()), count, slot_info.uses_left, slot_info.pool.lease_limit)
+        return capacities.find(mark, free)
+
+
+def could_serve(demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
+    """Return whether a slot that was not declined could hold an instance if the slot were empty."""
+    if slot_info.slot.pool not in need.given or slot_info.slot.id in demand.declined:
+        return False
+    return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
 
 def fits_beside(

@@ -20,8 +20,7 @@ from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import FailedBoots
+from scheduler.policy.cycle.state import CycleState, FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
 from scheduler.policy.scaling.offerings import (
     Choice,
@@ -147,10 +146,9 @@ class LaunchRefusals:
         return "misconfigured" if self._is_resting(name, choice, ("capacity", "misconfigured")) else None
 
     def _is_resting(self, name: str, choice: Choice, kinds: tuple[Kind, ...]) -> bool:
-        def lasts(hold: Hold) -> bool:
-            return self._lasts_for(choice, name, hold.id)
-
-        return find_rest(name, self._cycle.rules.pools[name], choice, self._holds, kinds, lasts) is not None
+        pool = self._cycle.rules.pools[name]
+        rest = find_rest(name, pool, choice, self._holds, kinds, lambda hold: self._lasts_for(choice, name, hold.id))
+        return rest is not None
 
     def _lasts_for(self, choice: Choice, name: str, identity: str) -> bool:
         hold = self._holds.get(identity)

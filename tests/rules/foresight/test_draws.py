@@ -5,8 +5,7 @@ from math import inf
 from random import Random
 
 from scheduler.foresight.arrivals import DAY, MOST_DAYS, ArrivalRecord
-from scheduler.foresight.draws import BOOT_SECONDS, UNKNOWN_SECONDS, Draws
-from scheduler.foresight.play import Arrival
+from scheduler.foresight.play import BOOT_SECONDS, UNKNOWN_SECONDS, Arrival, Draws
 from scheduler.foresight.present import Kind, Lane
 from scheduler.model.run_times import RunTimes
 from tests.builders import NOW, a_request
