@@ -12,10 +12,9 @@ import msgspec
 
 from scheduler.foresight.arrivals import ArrivalRecord
 from scheduler.foresight.census import Census
-from scheduler.foresight.margins import Given, Margins, MarginsRecord, Outcome, Waits
+from scheduler.foresight.margins import Given, Margins, MarginsRecord, Outcome, QualityRecord, Waits
 from scheduler.foresight.play import Draws, Expectations, Play
 from scheduler.foresight.present import Lane, Present
-from scheduler.foresight.quality import QualityRecord
 from scheduler.model.budgets import NO_SPENDING, Spent
 from scheduler.model.forecasts import Forecast
 from scheduler.model.reservations import Reservation, is_on_hold
@@ -102,7 +101,14 @@ class Forecaster:
         self._now = now
         self.arrivals.begin(now)
         self._settle(view)
-        self._note_arrivals(view, census, now)
+        rows, last = view.reservations.values(), self._last_sequence
+        if last is None:
+            self._last_sequence = max((each.sequence for each in rows), default=0)
+        else:
+            for row in sorted((each for each in rows if each.sequence > last), key=lambda each: each.sequence):
+                self.arrivals.add(min(row.created_at, now), census.find_kind(view, row), census.find_rank(row))
+                self._last_sequence = row.sequence
+            self.arrivals.forget_old(now)
         self._view, self._present, self._spending = view, None, spending
         self._places, self._lanes, self._starts, self.plays = {}, {}, {}, 0
         self._noted = {}
@@ -233,18 +239,6 @@ class Forecaster:
                 self.margins.note(Outcome(known.predicted, seconds), known.given)
                 waits = None if known.given is None else known.given.waits
                 self.qualities.note(row.request.pool or row.request.system or "", waits, seconds)
-
-    def _note_arrivals(self, view: View, census: Census, now: float) -> None:
-        last = self._last_sequence
-        rows = view.reservations.values()
-        if last is None:
-            self._last_sequence = max((each.sequence for each in rows), default=0)
-            return
-        new = sorted((each for each in rows if each.sequence > last), key=lambda each: each.sequence)
-        for row in new:
-            self.arrivals.add(min(row.created_at, now), census.find_kind(view, row), census.find_rank(row))
-            self._last_sequence = row.sequence
-        self.arrivals.forget_old(now)
 
     def _predict(self, present: Present, number: int) -> Waits | None:
         """Return quantiles of the wait of a reservation; None: nothing was played."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from scheduler.foresight.present import SLACK, Held, Kind, Lane, Offers, Present, find_gain, find_use
 from scheduler.model.run_times import Estimates, RunTimes
-from scheduler.policy.queueing.planned_start import LEAST_DELAY, MOST_DELAY, QUANTILE
+from scheduler.policy.queueing.starvation_guard import LEAST_DELAY, MOST_DELAY, QUANTILE
 
 # Draws the run times of work at random, from the run times of its classes.
 #
@@ -450,7 +450,8 @@ class Play:
                 if not each:
                     continue
                 wanted -= self._ordered.get(group, 0) * each
-                slots = min(self._count_launchable(group), ceil((wanted - fit) / each))
+                left = (floor(self._caps[number] / cost + SLACK) for number, cost in self._costs.get(group, ()))
+                slots = min(self._launchable.get(group, 0), ceil((wanted - fit) / each), *left)
                 if slots > 0:
                     self._launchable[group] -= slots
                     for number, cost in self._costs[group]:
@@ -459,10 +460,6 @@ class Play:
                     self._ordered[group] = self._ordered.get(group, 0) + slots
                     heappush(self._coming, (self._now + seconds, group, slots))
                     wanted -= slots * each
-
-    def _count_launchable(self, group: int) -> int:
-        left = (floor(self._caps[number] / cost + SLACK) for number, cost in self._costs.get(group, ()))
-        return min((self._launchable.get(group, 0), *left))
 
 
 class _Kept:

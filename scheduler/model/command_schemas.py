@@ -255,24 +255,16 @@ class ReservationReader:
         known = self._known.get(key)
         if known is not None:
             with suppress(ExpectedError):
-                return self._copy(known, own)
+                alike = object.__new__(ReservationDocument)
+                values = vars(alike)
+                values.update(vars(known))
+                for name, value in own.items():
+                    values[name] = ReservationDocument.model_fields[name].read(value)
+                return alike
         found = read_document(ReservationDocument, item, most=most)
         _ = found.request  # computed here, so that all copies share it
         self._known[key] = found
         return found
-
-    @staticmethod
-    def _copy(known: ReservationDocument, own: dict[str, object]) -> ReservationDocument:
-        """Return a copy of the document `known` with the values in `own` (field -> value), each checked by the reader
-        of its field. Raises ExpectedError if a value is wrong.
-        """
-        fields = ReservationDocument.model_fields
-        alike = object.__new__(ReservationDocument)
-        values = vars(alike)
-        values.update(vars(known))
-        for name, value in own.items():
-            values[name] = fields[name].read(value)
-        return alike
 
 
 MOST_SHARED = 100

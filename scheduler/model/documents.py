@@ -67,18 +67,24 @@ def read_number(value: Any) -> float:
     return float(value)
 
 
-def read_flag(value: Any) -> bool:
-    """Return the value if it is True or False. Raises ExpectedError for any other value."""
-    if not isinstance(value, bool):
-        raise expected("true or false")
-    return value
+def accept_if(is_valid: Callable[[Any], object], what: str, **context: object) -> Callable[[Any], Any]:
+    """Return a check that returns the values for which `is_valid` is true, unchanged, and raises ExpectedError for
+    others. `what`, `context`: as in `expected`.
+    """
+
+    def check(value: Any) -> Any:
+        if not is_valid(value):
+            raise expected(what, **context)
+        return value
+
+    return check
 
 
 PLAIN_READERS: Final[dict[Any, Read]] = {
     str: read_text,
     int: read_whole_number,
     float: read_number,
-    bool: read_flag,
+    bool: accept_if(lambda value: isinstance(value, bool), "true or false"),
     Any: lambda value: value,
 }
 

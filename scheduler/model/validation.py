@@ -7,9 +7,9 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, TypeGuard
 
-from scheduler.model.documents import MOST_FAULTS, After, Before, Document, read_document
+from scheduler.model.documents import MOST_FAULTS, After, Before, Document, accept_if, read_document
 from scheduler.model.faults import (
     ExpectedError,
     Fault,
@@ -31,6 +31,7 @@ __all__ = [
     "ExpectedError",
     "Fault",
     "InvalidInputError",
+    "accept_if",
     "conflicts",
     "expected",
     "fault",
@@ -52,19 +53,6 @@ _A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'
 _A_LENGTH = 'a duration > 0 (seconds, or like "30s", "15m", "1h")'
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*")
-
-
-def accept_if(is_valid: Callable[[Any], object], what: str, **context: object) -> Callable[[Any], Any]:
-    """Return a check that returns the values for which `is_valid` is true, unchanged, and raises ExpectedError for
-    others. `what`, `context`: as in `expected`.
-    """
-
-    def check(value: Any) -> Any:
-        if not is_valid(value):
-            raise expected(what, **context)
-        return value
-
-    return check
 
 
 def is_text_like(pattern: str) -> Callable[[object], bool]:

@@ -333,7 +333,16 @@ class View:
         # Each row is the only one of its reservation, and the view has none of these reservations.
         are_new = len(rows) + len(others) == len(changes) and self.reservations.keys().isdisjoint(rows)
         if rows and are_new and not any(isinstance(each, Gone) for each in others):
-            self._take_new(rows)
+            found = rows.values()
+            self.revision += len(rows)
+            self.recent_writes.note_all(
+                "reservations",
+                [row.sequence for row in found],
+                [row.version for row in found],
+                [row.marked_at for row in found],
+            )
+            for phase in dict.fromkeys([row.phase for row in found]):
+                self._take_phase(phase, {name: row for name, row in rows.items() if row.phase == phase})
             changes = others
         for change in changes:
             self.apply(change)
@@ -442,19 +451,6 @@ class View:
             self._list_leased([reservation], [shape])
         self._list_exceptions([reservation])
         self._list_leases([reservation])
-
-    def _take_new(self, rows: dict[str, Reservation]) -> None:
-        """Add the rows of many reservations that the view does not have, one row for each. `rows`: by id."""
-        found = rows.values()
-        self.revision += len(rows)
-        self.recent_writes.note_all(
-            "reservations",
-            [row.sequence for row in found],
-            [row.version for row in found],
-            [row.marked_at for row in found],
-        )
-        for phase in dict.fromkeys([row.phase for row in found]):
-            self._take_phase(phase, {name: row for name, row in rows.items() if row.phase == phase})
 
     def _take_phase(self, phase: Phase, rows: dict[str, Reservation]) -> None:
         if phase in ENDED:

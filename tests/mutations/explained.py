@@ -5,60 +5,6 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
-    "scheduler.policy.queueing.lending": {
-        "Lender.may_lend": [
-            Change(
-                "the table only spares searches that find nothing: `lend` finds no room for the demand, either",
-                "self.refused.add(demand)\nreturn False",
-                "self.refused.add(demand)\nreturn True",
-            ),
-            Change(
-                "the table only spares searches that find nothing",
-                "self.refused.add(demand)",
-                "",
-            ),
-        ],
-        "Lender.add": [
-            Change(
-                "the planned slots were among the ready ones before, where the demand found no room",
-                "self.unlent.clear()",
-                "",
-            ),
-            Change(
-                "a copy without a free place holds nothing",
-                "slot_info.pool.lease_limit > each.load",
-                "slot_info.pool.lease_limit >= each.load",
-            ),
-            Change(
-                "the planned slots were among the ready ones before, where the demand fitted neither",
-                "self.refused.clear()",
-                "",
-            ),
-        ],
-        "Lender.lend": [
-            Change(
-                "between two calls room is only taken, so a search with the same end finds none, either",
-                "end >= refused",
-                "end > refused",
-            ),
-        ],
-        "_limit": [
-            Change(
-                "the planned slot itself has as few uses left, and `may_lend` examines it before its copy",
-                "real.redeemed + real.given",
-                "real.redeemed - real.given",
-            ),
-        ],
-    },
-    "scheduler.policy.queueing.planned_start": {
-        "_find_free": [
-            Change(
-                "a slot has free amounts exactly if it has a capacity",
-                "free is None or capacity is None",
-                "free is None and capacity is None",
-            ),
-        ],
-    },
     "scheduler.policy.capacity.fits": {
         "fits": [
             Change(
@@ -202,6 +148,25 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.elastic.cascade": {
+        "RatedSlots.starts_before": [
+            Change(
+                "no key is equal to a position that a search has reached: its third number is 0 or less, and not 1",
+                "self._heap[0][0] < key",
+                "self._heap[0][0] <= key",
+            ),
+        ],
+        "_may_exceed": [
+            Change(
+                "True only means that the exact rule is applied afterwards",
+                "opened is None or is_changed or slot_info.leases is not opened.slot_info.leases",
+                "opened is not None or is_changed or slot_info.leases is not opened.slot_info.leases",
+            ),
+            Change(
+                "True only means that the exact rule is applied afterwards",
+                "opened is None or slot_info.given or slot_info.lifted",
+                "opened is not None or slot_info.given or slot_info.lifted",
+            ),
+        ],
         "_ClassHeadroom.move": [
             Change(
                 "on slots without a place for a further lease no instance is counted",
@@ -265,7 +230,7 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.lifecycle.heal": {
-        "_end_unconfirmed": [
+        "requeue_unconfirmed": [
             Change("the end of the leases notes the same slots", "cycle.note_restless(slot_info)", ""),
         ],
     },
@@ -411,6 +376,56 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.queueing.starvation_guard": {
+        "Lender.may_lend": [
+            Change(
+                "the table only spares searches that find nothing: `lend` finds no room for the demand, either",
+                "self.refused.add(demand)\nreturn False",
+                "self.refused.add(demand)\nreturn True",
+            ),
+            Change(
+                "the table only spares searches that find nothing",
+                "self.refused.add(demand)",
+                "",
+            ),
+        ],
+        "Lender.add": [
+            Change(
+                "the planned slots were among the ready ones before, where the demand found no room",
+                "self.unlent.clear()",
+                "",
+            ),
+            Change(
+                "a copy without a free place holds nothing",
+                "slot_info.pool.lease_limit > each.load",
+                "slot_info.pool.lease_limit >= each.load",
+            ),
+            Change(
+                "the planned slots were among the ready ones before, where the demand fitted neither",
+                "self.refused.clear()",
+                "",
+            ),
+        ],
+        "Lender.lend": [
+            Change(
+                "between two calls room is only taken, so a search with the same end finds none, either",
+                "end >= refused",
+                "end > refused",
+            ),
+        ],
+        "_limit": [
+            Change(
+                "the planned slot itself has as few uses left, and `may_lend` examines it before its copy",
+                "real.redeemed + real.given",
+                "real.redeemed - real.given",
+            ),
+        ],
+        "_find_free": [
+            Change(
+                "a slot has free amounts exactly if it has a capacity",
+                "free is None or capacity is None",
+                "free is None and capacity is None",
+            ),
+        ],
         "StarvationGuard._plan_start": [
             Change(
                 "a reservation that could start now has been placed before, so no planned start is the present time",
@@ -527,7 +542,11 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
         "": [
-            Change("the number only decides how often the slot index is made again", "MOST_CHANGES: Final = 1000", "MOST_CHANGES: Final = 1001"),
+            Change(
+                "the number only decides how often the slot index is made again",
+                "MOST_CHANGES: Final = 1000",
+                "MOST_CHANGES: Final = 1001",
+            ),
         ],
         "KeptCycle._open_indexes": [
             Change(
@@ -552,27 +571,6 @@ EXPLAINED: Final[Changes] = {
     "scheduler.policy.queueing.feasibility": {
         "list_kinds": [
             Change("equal kinds are yielded more than once, and give the same answer", "known.add(kind)", ""),
-        ],
-    },
-    "scheduler.policy.elastic.assignment": {
-        "RatedSlots.starts_before": [
-            Change(
-                "no key is equal to a position that a search has reached: its third number is 0 or less, and not 1",
-                "self._heap[0][0] < key",
-                "self._heap[0][0] <= key",
-            ),
-        ],
-        "_may_exceed": [
-            Change(
-                "True only means that the exact rule is applied afterwards",
-                "opened is None or is_changed or slot_info.leases is not opened.slot_info.leases",
-                "opened is not None or is_changed or slot_info.leases is not opened.slot_info.leases",
-            ),
-            Change(
-                "True only means that the exact rule is applied afterwards",
-                "opened is None or slot_info.given or slot_info.lifted",
-                "opened is not None or slot_info.given or slot_info.lifted",
-            ),
         ],
     },
     "scheduler.policy.plan_cache": {

@@ -13,7 +13,7 @@ from tests.mutations.explained import EXPLAINED
 from tests.mutations.mutant import Mutant, list_mutants
 from tests.mutations.playing import MODULES, ROOT, find_file, read
 
-MODULE = "scheduler.policy.queueing.lending"
+MODULE = "scheduler.policy.scaling.budgets"
 """A short module in which every kind of change can be made."""
 
 
@@ -54,10 +54,10 @@ def test_mutants_of_several_packages_are_drawn_together() -> None:
 
 
 def test_the_patch_shows_the_line_that_the_place_names(drawn: list[Drawn]) -> None:
-    [each] = [each for each in drawn if each.old == "_limit(twin, each)" and each.new == ""]
+    [each] = [each for each in drawn if each.kind == "dropped call"]
     line = read(MODULE).splitlines()[each.line - 1]
-    assert each.place == f"scheduler/policy/queueing/lending.py:{each.line}"
-    assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.replace('_limit(twin, each)', 'pass')}"]
+    assert each.place == f"scheduler/policy/scaling/budgets.py:{each.line}"
+    assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.partition('cycle.move_slot(')[0]}pass"]
 
 
 def test_an_explained_mutant_is_known_whatever_surrounds_its_anchor(drawn: list[Drawn]) -> None:

@@ -328,7 +328,9 @@ def place(demand: Demand, space: Space) -> list[SlotInfo] | None:
     slot_infos = place_as_written(demand, space)
     if slot_infos is not None or len(demand.alike) == 1 or not space.could_hold(demand):
         return slot_infos
-    order = _sort_by_share(demand, space)
+    needs = dict.fromkeys(need for need, _ in demand.runs)
+    ranks = {need: _find_share(need, space.list_shareable(need)) for need in needs}
+    order = sorted(range(len(demand.runs)), key=lambda index: (*ranks[demand.runs[index][0]], index))
     runs = [demand.runs[index] for index in order]
     found = _take_in_turn(space, runs) if order != sorted(order) else None
     may_backtrack = len(demand.alike) <= MOST_REQUESTS and len(demand.needs) <= MOST_STEPS
@@ -367,13 +369,6 @@ def take_each(space: Space, runs: Runs) -> Found | None:
             left -= count  # noqa: PLW2901  it counts down what is left of this run
         found.append(slot_infos)
     return found
-
-
-def _sort_by_share(demand: Demand, space: Space) -> list[int]:
-    """Return the positions of the runs of a demand, those with the largest share first."""
-    needs = dict.fromkeys(need for need, _ in demand.runs)
-    ranks = {need: _find_share(need, space.list_shareable(need)) for need in needs}
-    return sorted(range(len(demand.runs)), key=lambda index: (*ranks[demand.runs[index][0]], index))
 
 
 def _find_share(need: InstanceRequest, slots: Iterable[Shareable]) -> tuple[float, int]:

@@ -384,14 +384,8 @@ class SlotIndex:
         """
         self._equal: dict[SlotClass, list[tuple[Resources | None, int]]] | None = None
         """Class of slots -> its slots by resources, as (resources, number of slots). None: not counted yet."""
-        self._insert_all(slot_infos)
-
-    def _insert_all(self, slot_infos: Iterable[SlotInfo]) -> None:
-        """Put slots into the index.
-
-        Speed: most slots are unchanged since the cycle began, and share their keys (`find_marks`) with other slots.
-        Shared keys are looked up by identity, because hashing them takes as long as all other work here.
-        """
+        # Speed: most slots are unchanged since the cycle began, and share their keys (`find_marks`) with other slots.
+        # Shared keys are looked up by identity, because hashing them takes as long as all other work here.
         by_order, known, kept = self._slot_infos, dict[int, _Alike](), list[object]()
         for slot_info in slot_infos:
             opened = slot_info.opened

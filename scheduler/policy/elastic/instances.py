@@ -1,6 +1,6 @@
 """The elastic instances of leased reservations, in the scratch copy of a cycle.
 
-A search (`elastic/assignment.py`) may lift an instance off its slot, and put it back or on another slot. Source: Zoe.
+A search (`elastic/cascade.py`) may lift an instance off its slot, and put it back or on another slot. Source: Zoe.
 """
 
 from bisect import bisect_left, insort

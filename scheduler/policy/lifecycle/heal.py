@@ -381,7 +381,8 @@ def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
 
 def requeue_unconfirmed(cycle: CycleState) -> None:
     """Requeue each leased reservation that its holder has not confirmed within `confirm_timeout` seconds (0: off). Fail
-    it instead if this has happened `max_unconfirmed` times in a row (0: no limit).
+    it instead if this has happened `max_unconfirmed` times in a row (0: no limit). Add one to the count of unconfirmed
+    leases of each slot with one of its essential leases.
 
     No reservation is requeued while one of two kinds of machines exists: (1) a machine that the scheduler found by its
     tags and adopted as a slot, and that has not finished its boot; (2) a running machine that belongs to no slot. A
@@ -391,7 +392,16 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
     due, next_end = _list_unconfirmed(cycle)
     cycle.timers.add(next_end)
     for reservation in sorted(due, key=_sequence):
-        _end_unconfirmed(cycle, reservation)
+        for lease in reservation.leases:
+            slot_info = cycle.slot_infos.get(lease.slot)
+            if slot_info is not None and lease.kind == "essential":
+                slot_info.unconfirmed += 1
+                cycle.note_restless(slot_info)
+        most = cycle.settings_of(reservation).max_unconfirmed
+        if most and reservation.unconfirmed >= most:
+            _fail(cycle, reservation, "unconfirmed")
+        else:
+            cycle.requeue(reservation, Requeue(reservation=reservation.id, reason="unconfirmed"))
 
 
 def _list_unconfirmed(cycle: CycleState) -> tuple[list[Reservation], float]:
@@ -417,22 +427,6 @@ def _list_unconfirmed(cycle: CycleState) -> tuple[list[Reservation], float]:
             else:
                 next_end = min(next_end, deadline)
     return due, next_end
-
-
-def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
-    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times. Add one to the count of unconfirmed
-    leases of each slot with one of its essential leases.
-    """
-    for lease in reservation.leases:
-        slot_info = cycle.slot_infos.get(lease.slot)
-        if slot_info is not None and lease.kind == "essential":
-            slot_info.unconfirmed += 1
-            cycle.note_restless(slot_info)
-    most = cycle.settings_of(reservation).max_unconfirmed
-    if most and reservation.unconfirmed >= most:
-        _fail(cycle, reservation, "unconfirmed")
-    else:
-        cycle.requeue(reservation, Requeue(reservation=reservation.id, reason="unconfirmed"))
 
 
 def retire(cycle: CycleState) -> None:

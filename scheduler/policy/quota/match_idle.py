@@ -180,7 +180,8 @@ class _Matching:
                 self._hopeless.add(group)
             return None
         # In this step slots only lose capacity. So it need not be tried again before the next slot that would do now.
-        later = next((each for each in self._walk(group, slot_info) if self._fits_from(group, each)), None)
+        firsts = self._walk(group, slot_info)
+        later = next((each for each in firsts if place_as_written(group.demand, _IdleSpace(self, group, each))), None)
         if later is not None:
             self._later[group] = later.order
             return None
@@ -199,9 +200,6 @@ class _Matching:
                 continue
             if found[1].slot.id not in group.demand.declined and not self.limits.refuses(group.account, [found[1]]):
                 yield found[1]
-
-    def _fits_from(self, group: PendingGroup, slot_info: SlotInfo) -> bool:
-        return place_as_written(group.demand, _IdleSpace(self, group, slot_info)) is not None
 
     def meets(self, need: InstanceRequest, slot_info: SlotInfo) -> bool:
         """Return whether a slot has the labels for an instance, in a pool that serves it."""
@@ -262,7 +260,8 @@ class _AbleSlots:
         """
         while (position := self._skip(position)) < len(self._idle):
             slot_info = self._idle[position]
-            if self._is_able(slot_info):
+            need, free = self._need, slot_info.free
+            if self._meets(need, slot_info) and _has_room(slot_info, need.given[slot_info.slot.pool], free, 0):
                 return position, slot_info
             self._next[position] = position + 1
         return None
@@ -272,10 +271,6 @@ class _AbleSlots:
         while following[position] != position:
             following[position] = position = following[following[position]]
         return position
-
-    def _is_able(self, slot_info: SlotInfo) -> bool:
-        need = self._need
-        return self._meets(need, slot_info) and _has_room(slot_info, need.given[slot_info.slot.pool], slot_info.free, 0)
 
 
 def _has_room(slot_info: SlotInfo, amounts: Resources, free: Resources | None, taken: int) -> bool:

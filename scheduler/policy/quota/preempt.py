@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from itertools import combinations
 from math import comb
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -201,18 +201,7 @@ def sum_costs(victims: Sequence[Victim]) -> Levels:
     return cost
 
 
-class Remaining(NamedTuple):
-    """What the preemption for reservations that fit on one slot has left for gangs."""
-
-    preemptors: Candidates
-    """The groups that may preempt at the level: their account had no work at a worse level when the step began."""
-    victims: Mapping[SlotInfo, Sequence[Victim]]
-    """Slot -> what may be preempted there, cheapest first. Some of it may have ended in this step."""
-    pass_on: Callable[[Collection[SlotInfo], Sequence[Victim], float | None], object]
-    """Offers the slots on which preempted leases end to pending reservations. See `_Preemption.pass_on`."""
-
-
-def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> Remaining | None:
+def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
     """Preempt work at worse levels for pending groups of one paid level. Slots are tried in order of their cheapest
     work; of equal cost, the work with the fewest leases is first, then slot order decides.
 
@@ -228,13 +217,17 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> Remainin
 
     After each preemption, the other slots on which leases of the victims end are offered to all reservations in
     `candidates` that could be matched to an idle slot, in order. They pay nothing. The step looks for further victims
-    only for reservations that are left. Return what gangs on several slots may preempt; None: nothing.
+    only for reservations that are left. Gangs on several slots come after them.
     """
     if next(quota_run.running.list_worse(level), None) is None:
-        return None
-    preemptors = _find_preemptors(quota_run, candidates, level)
+        return
+    has_worse = quota_run.running.has_worse
+    payers = [payer for payer in candidates.payers if payer is not None and not has_worse(payer, level)]
+    preemptors = Candidates(
+        candidates.table, payers, lambda group: candidates.accept(group) and group.demand.settings.preemption
+    )
     if all(group.is_served for group in preemptors):
-        return None
+        return
     targets = _Targets(_find_targets(quota_run, level))
     step = _Preemption(quota_run, candidates, preemptors, level, targets)
     for victims, slot_info in targets:
@@ -242,7 +235,7 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> Remainin
             break
     if not quota_run.cycle.decisions:
         _note_contests(quota_run, preemptors, targets.by_slot)
-    return Remaining(preemptors, targets.by_slot, step.pass_on)
+    preempt_for_gangs(quota_run, preemptors, targets.by_slot, step.pass_on, level)
 
 
 def _note_contests(quota_run: QuotaRun, preemptors: Candidates, targets: Mapping[SlotInfo, list[Victim]]) -> None:
@@ -264,17 +257,6 @@ def _note_contests(quota_run: QuotaRun, preemptors: Candidates, targets: Mapping
             for name in payers[requirements]:
                 least = quota_run.contests.setdefault(name, runs[0].cost)
                 quota_run.contests[name] = min(least, runs[0].cost)
-
-
-def _find_preemptors(quota_run: QuotaRun, candidates: Candidates, level: int) -> Candidates:
-    """Return the groups at this level that may preempt work: the queue has `preemption`, and the account has no work at
-    a worse level.
-    """
-    has_worse = quota_run.running.has_worse
-    payers = [payer for payer in candidates.payers if payer is not None and not has_worse(payer, level)]
-    return Candidates(
-        candidates.table, payers, lambda group: candidates.accept(group) and group.demand.settings.preemption
-    )
 
 
 def _find_targets(quota_run: QuotaRun, level: int) -> dict[SlotInfo, list[Victim]]:
@@ -600,12 +582,20 @@ Keys = Container[tuple[str, str | None]]
 """The keys of victims (`PreemptibleLease.key`)."""
 
 
-def preempt_for_gangs(quota_run: QuotaRun, remaining: Remaining, level: int) -> None:
+def preempt_for_gangs(
+    quota_run: QuotaRun,
+    preemptors: Candidates,
+    victims: Victims,
+    pass_on: Callable[[Collection[SlotInfo], Sequence[Victim], float | None], object],
+    level: int,
+) -> None:
     """Preempt work for reservations with several instances, in order, at most for one of each account in a cycle.
-    `remaining`: what the preemption for reservations on one slot has left.
+
+    `victims`: some of them may have ended in the preemption for reservations on one slot. `pass_on`: offers the slots
+    on which preempted leases end to pending reservations (`_Preemption.pass_on`).
     """
-    groups = [group for group in remaining.preemptors if not group.is_served and len(group.demand.needs) > 1]
-    targets = _GangTargets(quota_run, remaining.victims)
+    groups = [group for group in preemptors if not group.is_served and len(group.demand.needs) > 1]
+    targets = _GangTargets(quota_run, victims)
     for group in sorted(groups, key=lambda group: group.rank):
         account = group.account
         if group.is_served or account is None or account.id in quota_run.gang_preemptors:
@@ -615,9 +605,9 @@ def preempt_for_gangs(quota_run: QuotaRun, remaining: Remaining, level: int) -> 
             quota_run.gang_preemptors.add(account.id)
             slot_infos, chosen = found
             revoke_by = carry_out(quota_run, group, slot_infos, chosen, level)
-            remaining.pass_on(slot_infos, chosen, revoke_by)
+            pass_on(slot_infos, chosen, revoke_by)
             quota_run.drop_full()  # idle slots of the gang
-            targets = _GangTargets(quota_run, remaining.victims)
+            targets = _GangTargets(quota_run, victims)
 
 
 class _GangTargets:
@@ -725,18 +715,13 @@ class _GangSpace(QuotaSpace):
             if runs and not self._can_pay(runs[:1]) and runs[0].reservation.id not in self._in_part:
                 return None  # all later ones cost at least as much
             if runs and self._could_serve(need, slot_info) and self._choose(slot_info, need, runs):
-                self._tried[need] = 0 if self._sort_again() else position
+                if any(len(victim.leases) > 1 for victim in self._chosen.values()):
+                    self._order, position = self._targets.sort(self._chosen), 0
+                    self._tried.clear()
+                self._tried[need] = position
                 return slot_info
         self._tried[need] = position
         return None
-
-    def _sort_again(self) -> bool:
-        """Sort the slots again if a victim ends on several. Return whether they were sorted."""
-        if all(len(victim.leases) == 1 for victim in self._chosen.values()):
-            return False
-        self._order = self._targets.sort(self._chosen)
-        self._tried.clear()
-        return True
 
     def _can_pay(self, victims: Sequence[Victim]) -> bool:
         """Return whether the account can pay for these victims beside the chosen ones."""

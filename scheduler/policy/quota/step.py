@@ -26,13 +26,12 @@ from scheduler.policy.cycle.state import Balances, CycleState
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import insert, rank_by_level
-from scheduler.policy.quota.account_limits import LimitsOfGrants, make_limits_of_grants
 from scheduler.policy.quota.accounting import charge_all
 from scheduler.policy.quota.group_table import PendingGroup, Requirements
 from scheduler.policy.quota.match_idle import match_idle
-from scheduler.policy.quota.preempt import OVERDRAWN, SAVED, find_movable, preempt, preempt_for_gangs, relevel
+from scheduler.policy.quota.preempt import OVERDRAWN, SAVED, find_movable, preempt, relevel
 from scheduler.policy.quota.reclaim import reclaim
-from scheduler.policy.quota.run import QuotaRun
+from scheduler.policy.quota.run import LimitsOfGrants, QuotaRun, make_limits_of_grants
 from scheduler.policy.quota.running import RunningIndex
 
 # The last plan under `queue: quota` if it had no decisions. Later cycles use it again, although accounts earn and pay
@@ -336,8 +335,7 @@ def _place_at_each_level(quota_run: QuotaRun) -> None:
         match_idle(quota_run, candidates, level, preferring=False)
         reclaim(quota_run, candidates, level)
         relevel(quota_run.cycle, quota_run.running, level)
-        if (remaining := preempt(quota_run, candidates, level)) is not None:
-            preempt_for_gangs(quota_run, remaining, level)
+        preempt(quota_run, candidates, level)
     free = quota_run.find_free_candidates()
     match_idle(quota_run, free, FREE, preferring=True)
     match_idle(quota_run, free, FREE, preferring=False)

@@ -549,7 +549,10 @@ class KeptCycle:
         timeout.
         """
         cycle, slots, self._changed = self.cycle, self.cycle.view.slots, []
-        for name in self._list_changed():
+        names = self._spent | dict.fromkeys(list_touched(cycle.view, self._revision))
+        if len(names) > FEW_CHANGED + len(cycle.slot_infos) // MOST_CHANGED_SHARE:
+            raise _LeftWayError
+        for name in names:
             slot, slot_info = slots.get(name), cycle.slot_infos.get(name)
             if slot is None or slot_info is None:
                 raise _LeftWayError
@@ -571,16 +574,6 @@ class KeptCycle:
             if (there := self.pools.get(slot.pool)) is not None:
                 there.note(slot_info, has_new_life=life is not None and find_life(slot_info, pool) != life)
             self._changed.append(slot_info)
-
-    def _list_changed(self) -> Collection[str]:
-        """Return the ids of the slots that changed since the last plan or on which that plan assigned leases. Raise
-        `_LeftWayError` if there are too many.
-        """
-        names = self._spent.copy()
-        names.update(dict.fromkeys(list_touched(self.cycle.view, self._revision)))
-        if len(names) > FEW_CHANGED + len(self.cycle.slot_infos) // MOST_CHANGED_SHARE:
-            raise _LeftWayError
-        return names
 
     def _follow_queue(self) -> None:
         """Read the view's changes of the queue since the last plan."""

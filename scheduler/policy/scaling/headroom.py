@@ -245,7 +245,7 @@ class _ImaginedLaunches:
         it. Return the imagined slot; None if there is no such pool.
         """
         for name, choice in self._list_possible(need):
-            quota = self.limits.refusals.find_quota(name, choice)
+            quota = self.limits.refusals.find_quota(name, choice.key, choice.market)
             counter, limit = (self.by_limit[name], "") if quota is None else (self.by_quota[name], quota.subject)
             counter[limit] += 1
             self.costs[name, self.demand.payer] += choice.price
@@ -284,7 +284,7 @@ class _ImaginedLaunches:
         for name, choice, code in self.limits.list_choices(self.demand, need):
             if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice, self.demand.payer):
                 continue
-            if not self.is_beside_trial and self.limits.refusals.is_probing(name, choice):
+            if not self.is_beside_trial and self.limits.refusals.is_probing(name, choice.key, choice.market):
                 continue
             if self.made_in[name] < self.most_launches.get(name, 0) and not could_serve(name, choice, self.awaited):
                 yield name, choice
@@ -306,7 +306,7 @@ class _ImaginedLaunches:
 
     def _meets_trial(self, demand: Demand) -> bool:
         choices = (each for need in dict.fromkeys(demand.needs) for each in self.limits.list_choices(demand, need))
-        return any(self.limits.refusals.is_probing(name, choice) for name, choice, _ in choices)
+        return any(self.limits.refusals.is_probing(name, choice.key, choice.market) for name, choice, _ in choices)
 
     def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
         """Return whether a later cycle could make all imagined launches of the present demand if the unneeded slots

@@ -14,7 +14,7 @@ from scheduler.model.decisions import Launch, Start
 from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.quota_classes import is_limited_by, quota_subject
 from scheduler.model.rules import list_unfound
-from scheduler.model.slots import Market, Slot
+from scheduler.model.slots import Market
 from scheduler.model.waiting_codes import ENTRIES, HOLDING_RESERVE, OF_A_MARKET, NoCode, WaitingCode, first_code
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
@@ -170,30 +170,31 @@ class LaunchRefusals:
         newest = max(found, key=lambda hold: (hold.refused_at, hold.id), default=None)
         return None if newest is None else newest.words
 
-    def find_quota(self, name: str, choice: Choice) -> Hold | None:
-        """Return the back-off for EC2's quota that prevents launches of this choice, the narrowest one; None: none
+    def is_at_quota(self, name: str, offering: str | None, market: str) -> bool:
+        """Return whether a back-off for a quota that a machine needs goes on, or the trial after it does."""
+        return self.find_quota(name, offering, market) is not None or self.is_probing(name, offering, market)
+
+    def find_quota(self, name: str, offering: str | None, market: str) -> Hold | None:
+        """Return the back-off for EC2's quota that prevents launches of an offering, the narrowest one; None: none
         does.
         """
-        return self._find_quota(name, choice.key, choice.market)
-
-    def is_at_quota(self, slot: Slot) -> bool:
-        """Return whether a back-off for the quota that the slot's machine uses goes on, or the trial after it does."""
-        quota = slot.pool, slot.offering, slot.market or ""
-        return self._find_quota(*quota) is not None or self._is_probing(*quota)
-
-    def _find_quota(self, name: str, offering: str | None, market: str) -> Hold | None:
         holds = self._list_quotas(name, offering, market)
         return next((hold for hold in holds if not self._is_quota_over(name, hold)), None)
 
-    def is_probing(self, name: str, choice: Choice) -> bool:
-        """Return whether the trial after a back-off for a quota that this choice needs is under way: a launch, or the
+    def is_probing(self, name: str, offering: str | None, market: str) -> bool:
+        """Return whether the trial after a back-off for a quota that an offering needs is under way: a launch, or the
         start of a stopped slot, of the same quota.
         """
-        return self._is_probing(name, choice.key, choice.market)
-
-    def _is_probing(self, name: str, offering: str | None, market: str) -> bool:
         over = [hold for hold in self._list_quotas(name, offering, market) if self._is_quota_over(name, hold)]
-        return any(self._is_under_way(name, hold) for hold in over)
+        if not over:
+            return False
+        under_way = {subject for (each, subject), count in self._launched.items() if each == name and count}
+        for slot_info in self._cycle.pools[name]:
+            slot = slot_info.slot
+            is_asked = slot.state == "launching" or (slot.state == "booting" and slot.power == "start")
+            if is_asked and slot_info.state == slot.state:
+                under_way.add(quota_subject(slot_info.pool, slot.offering, slot.market or ""))
+        return any(is_limited_by(subject, hold.subject) for subject in under_way for hold in over)
 
     def may_probe(self, name: str, choice: Choice) -> bool:
         """Return whether a back-off for a quota that this choice needs is over, and no launch or start has succeeded
@@ -208,16 +209,6 @@ class LaunchRefusals:
             for each in dict.fromkeys((subject, market, "")):
                 if (hold := self._holds.get(hold_id(name, "quota", each))) is not None:
                     yield hold
-
-    def _is_under_way(self, name: str, hold: Hold) -> bool:
-        pool = self._cycle.rules.pools[name]
-        subjects = {subject for (each, subject), count in self._launched.items() if each == name and count}
-        for slot_info in self._cycle.pools[name]:
-            slot = slot_info.slot
-            is_asked = slot.state == "launching" or (slot.state == "booting" and slot.power == "start")
-            if is_asked and slot_info.state == slot.state:
-                subjects.add(quota_subject(pool, slot.offering, slot.market or ""))
-        return any(is_limited_by(subject, hold.subject) for subject in subjects)
 
     def _is_quota_over(self, name: str, hold: Hold) -> bool:
         there = self._pools[name]
@@ -359,7 +350,7 @@ class LaunchLimits:
             return "at_max_slots"
         if not self._knows_refusals:
             return None
-        if self.refusals.find_quota(name, choice) is not None or self.refusals.is_probing(name, choice):
+        if self.refusals.is_at_quota(name, choice.key, choice.market):
             return "at_quota"
         return self._find_refusal(name, choice, account)
 
@@ -405,18 +396,6 @@ class LaunchLimits:
         for name, choice in self.offerings.list_for(demand, need):
             yield name, choice, self._find_code_behind(name, choice, demand.payer)
 
-    def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | WaitingCode | NoCode:
-        """Return (pool, choice) of the best launch for an instance that is possible now. If none is possible, return
-        the waiting code to report; "" if there is no offering to choose for the instance.
-        """
-        codes: list[WaitingCode] = []
-        for each in self.offerings.list_for(demand, need):
-            code = self._find_code_behind(*each, demand.payer)
-            if code is None:
-                return each
-            codes.append(code)
-        return first_code(codes)
-
     def list_closed(self, demand: Demand, need: InstanceRequest) -> Collection[str]:
         """Return the pools in which the launch for an instance is withheld by `max_slots`, EC2's quota or a budget.
 
@@ -456,14 +435,20 @@ class LaunchLimits:
         self, demand: Demand, need: InstanceRequest
     ) -> tuple[str, Choice, SlotInfo | None] | WaitingCode | NoCode:
         """Return the machine that an instance may get now: (pool, choice, the stopped slot that is started with this
-        choice; None: it is launched). If there is none, return the waiting code as `find_launch` does.
+        choice; None: it is launched). If none is possible, return the waiting code to report; "" if there is no
+        offering to choose for the instance.
         """
         started = self.find_start(demand.pools, need, demand.payer)
         if started is not None:
             name, slot_info, choice = started
             return name, choice, slot_info
-        found = self.find_launch(demand, need)
-        return found if isinstance(found, str) else (*found, None)
+        codes: list[WaitingCode] = []
+        for name, choice in self.offerings.list_for(demand, need):
+            code = self._find_code_behind(name, choice, demand.payer)
+            if code is None:
+                return name, choice, None
+            codes.append(code)
+        return first_code(codes)
 
     def take(
         self, machine: tuple[str, Choice, SlotInfo | None], account: str | None, gang: str | None = None
@@ -527,7 +512,7 @@ class LaunchLimits:
             return "no_capacity"
         if need is not None and could_serve(name, choice, self._reserved):
             return "behind_queue"
-        if self.refusals.find_quota(name, choice) is not None or self.refusals.is_probing(name, choice):
+        if self.refusals.is_at_quota(name, choice.key, choice.market):
             return "at_quota"
         return self._find_refusal(name, choice, account)
 

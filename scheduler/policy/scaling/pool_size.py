@@ -247,7 +247,11 @@ def _list_spared(cycle: CycleState, headroom: Headroom, limits: LaunchLimits) ->
     and the same machine would be launched again, which is no more than the quota allowed before.
     """
     found = (cycle.slot_infos[name] for name in headroom.spared)
-    return {each.slot.id for each in found if each.is_idle and limits.refusals.is_at_quota(each.slot)}
+    return {
+        each.slot.id
+        for each in found
+        if each.is_idle and limits.refusals.is_at_quota(each.slot.pool, each.slot.offering, each.slot.market or "")
+    }
 
 
 def _stop_surplus(cycle: CycleState, there: PoolSlots, lacking: int) -> int:

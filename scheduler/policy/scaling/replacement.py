@@ -156,7 +156,6 @@ def _could_replace(limits: LaunchLimits, choice: Choice, slot_info: SlotInfo) ->
     return (
         is_as_large
         and choice.labels == slot_info.labels
-        and limits.refusals.find_quota(name, choice) is None
-        and not limits.refusals.is_probing(name, choice)
+        and not limits.refusals.is_at_quota(name, choice.key, choice.market)
         and limits.lacks_only_slot(name, choice)
     )
