@@ -168,7 +168,7 @@ class Estimates:
         if stated is not None:
             known = self._find(classes[0])
             if known is None:
-                ratio = 1.0 if elapsed < stated else None
+                ratio = 1.0 if elapsed / stated < 1.0 else None
             else:
                 ratio = _find_quantile(known[2], elapsed / stated, quantile) if len(known[2]) >= LEAST else None
             if ratio is not None and (found is None or stated * ratio < found):

@@ -58,7 +58,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.foresight.arrivals": {
+    "scheduler.foresight.forecaster": {
         "ArrivalRecord.forget_old": [
             Change(
                 "no play repeats what is forgotten",

@@ -37,16 +37,6 @@ equal for every request, except that the first in slot order is better.
 """
 
 
-class OpenSpace(Protocol):
-    """The slots that a search tries. See `Space` in `capacity/gang.py`."""
-
-    def list_open(self, needs: Collection[InstanceRequest]) -> Iterable[OpenSlot]: ...  # noqa: D102  see `Space`
-
-    def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None: ...  # noqa: D102  see `Space`
-
-    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None: ...  # noqa: D102  see `Space`
-
-
 @dataclass(slots=True, eq=False)
 class _EqualSlots:
     """Slots of one kind with equal capacity left, with and without instances of the search."""
@@ -75,7 +65,7 @@ class Backtracking:
     slots that `run` returns.
     """
 
-    def __init__(self, space: OpenSpace, needs: Sequence[InstanceRequest]) -> None:
+    def __init__(self, space: "Space", needs: Sequence[InstanceRequest]) -> None:
         """Read the slots. `needs`: the requests of all instances."""
         self._space = space
         self._ranks: dict[InstanceRequest, _Ranks] = {need: {} for need in needs}

@@ -274,25 +274,21 @@ class KnownRequests:
     def __init__(self) -> None:
         self.requirements = RequirementsIndex()
         self.keys = _Keys()
-        self._facts: dict[Shape, _Facts] = {}
+        self.facts: dict[Shape, _Facts] = {}
 
     def trim(self, present: int) -> None:
         """Remove all facts if most of them are about requests that no reservation has any more. `present`: the number
         of pending groups.
         """
-        if max(len(self.keys.all), len(self._facts)) > 2 * present + SPARE_KEYS:
-            self.requirements, self.keys, self._facts = RequirementsIndex(), _Keys(), {}
-
-    def find(self, shape: Shape) -> _Facts | None:
-        """Return the facts about the requests of a shape; None if `note` has stored none."""
-        return self._facts.get(shape)
+        if max(len(self.keys.all), len(self.facts)) > 2 * present + SPARE_KEYS:
+            self.requirements, self.keys, self.facts = RequirementsIndex(), _Keys(), {}
 
     def note(self, demand: Demand) -> _Facts:
         """Store the facts about a demand, and return these facts: the labels and amounts that a slot must have for the
         first instance, and the number of labels that the request requires.
         """
         shared = demand if demand.is_shared else replace(demand, declined=(), impatient=())
-        facts = self._facts[demand.shape] = _Facts(
+        facts = self.facts[demand.shape] = _Facts(
             shared, count_required(demand.shape), *self._find_requirements(shared)
         )
         return facts
@@ -340,8 +336,8 @@ class GroupTable:
 
     def _find_facts(self, key: Key) -> _Facts:
         if isinstance(key[1], Demand):
-            return self._known.find(key[1].shape) or self._known.note(key[1])
-        return self._known.find(key[1]) or self._known.note(self._cycle.demand_of(self._rows[key].rows[0]))
+            return self._known.facts.get(key[1].shape) or self._known.note(key[1])
+        return self._known.facts.get(key[1]) or self._known.note(self._cycle.demand_of(self._rows[key].rows[0]))
 
     def _open(self, key: Key) -> PendingGroup:
         group = self._opened.get(key)

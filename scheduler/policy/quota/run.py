@@ -85,15 +85,12 @@ class AccountLimits:
         self.labelled: Counter[tuple[str, str, str]] = Counter()
         for account in cycle.balances.accounts.values():
             if account.max_fanout or account.per_label_task_limits:
-                self._count(cycle, running, account)
-
-    def _count(self, cycle: CycleState, running: RunningIndex, account: Account) -> None:
-        for run in running.list_paid_by(account.id):
-            if account.max_fanout:
-                self._alike[find_likeness(account, cycle.view.shapes[run.reservation.id])] += len(run.leases)
-            for lease in run.leases if account.per_label_task_limits else ():
-                if lease.slot in cycle.slot_infos:
-                    self._note_labels(account, cycle.slot_infos[lease.slot].labels)
+                for run in running.list_paid_by(account.id):
+                    if account.max_fanout:
+                        self._alike[find_likeness(account, cycle.view.shapes[run.reservation.id])] += len(run.leases)
+                    for lease in run.leases if account.per_label_task_limits else ():
+                        if lease.slot in cycle.slot_infos:
+                            self._note_labels(account, cycle.slot_infos[lease.slot].labels)
 
     def is_fanned_out(self, group: PendingGroup) -> bool:
         """Return whether the leases of reservations that are equal to those of the group have reached the fan-out limit
@@ -103,10 +100,6 @@ class AccountLimits:
         """
         account = group.account
         return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]
-
-    def copy(self) -> "AccountLimits":
-        """Return a copy of the present counts. Later calls of `note` on the original do not change the copy."""
-        return deepcopy(self)
 
     def refuses(self, account: Account | None, slot_infos: Sequence[SlotInfo]) -> bool:
         """Return whether leases on all these slots would exceed a limit of the quota account for a label
@@ -324,7 +317,7 @@ class QuotaRun:
 
         Leases of the free level count towards fan-out limits only in the next cycle.
         """
-        accounts, limits = self.cycle.balances.accounts, self.limits.copy()
+        accounts, limits = self.cycle.balances.accounts, deepcopy(self.limits)
         paying = {
             payer for level in PAID for payer in self.groups.payers[level] if payer and accounts[payer].max_fanout
         }

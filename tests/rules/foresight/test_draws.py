@@ -4,7 +4,7 @@ from collections import Counter
 from math import inf
 from random import Random
 
-from scheduler.foresight.arrivals import DAY, MOST_DAYS, ArrivalRecord
+from scheduler.foresight.forecaster import DAY, MOST_DAYS, ArrivalRecord
 from scheduler.foresight.play import BOOT_SECONDS, UNKNOWN_SECONDS, Arrival, Draws
 from scheduler.foresight.present import Kind, Lane
 from scheduler.model.run_times import RunTimes
