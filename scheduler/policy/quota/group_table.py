@@ -51,8 +51,7 @@ class Requirements:
         None: the slot counts leases only, and has no amounts. The number of leases on the slot is not tested.
         """
         step = self.steps.get(pool)
-        has_labels = self.labels.items() <= labels.items()
-        return step is not None and has_labels and find_obstacle(step.amounts, free) is None
+        return step is not None and self.labels.items() <= labels.items() and find_obstacle(step.amounts, free) is None
 
 
 MOST_KINDS: Final = 100_000

@@ -303,6 +303,8 @@ class RunningIndex:
     ) -> RunningWork:
         if leases[0].state == "claimed":
             state = "claimed"
+        # Elastic leases that are revoked alone cost nothing.
+        weights = (lease.weight for lease in leases if state == "leaving" or lease.state != "revoking")
         run = RunningWork(
             index=self,
             reservation=reservation,
@@ -310,8 +312,7 @@ class RunningIndex:
             level=leases[0].level,
             leases=leases,
             state=state,
-            # Elastic leases that are revoked alone cost nothing.
-            weight=sum(lease.weight for lease in leases if state == "leaving" or lease.state != "revoking"),
+            weight=leases[0].weight if len(leases) == 1 else sum(weights),
             position=position,
             is_metered=state != "leaving" or any(each.charged_at is not None for each in leases),
         )
