@@ -20,8 +20,7 @@ from msgspec.structs import replace as replace_fields
 
 from bench._logs import SYSTEM, Log
 from scheduler.foresight.forecaster import SHORT_WAIT, Forecaster
-from scheduler.foresight.margins import Given, Margins, Outcome, Waits
-from scheduler.foresight.quality import find_loss
+from scheduler.foresight.margins import Given, Margins, Outcome, Waits, find_loss
 from scheduler.model.reservations import Component, Lease, Request, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.run_times import RunTimes, list_classes

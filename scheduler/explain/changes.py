@@ -31,10 +31,10 @@ from scheduler.explain.search import (
     required_labels,
 )
 from scheduler.model.accounts import PAID, Account, Levels
-from scheduler.model.budgets import NOTHING_SPENT, Budget, Spent, find_allowed
+from scheduler.model.budgets import NOTHING_SPENT, find_allowed
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool
-from scheduler.model.reservations import Component, Reservation, is_on_hold, list_instances
+from scheduler.model.reservations import Component, is_on_hold, list_instances
 from scheduler.model.resources import Resources, has_labels
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import UNPAID
@@ -161,11 +161,12 @@ def _most_needed(search: Search, account: Account, level: int) -> int:
     last charge.
     """
     now = search.now
-    used = [0.0]
-    for slot, _ in list_slots(search):
-        used.append(sum(settle(lease, now).cost[level] for _, lease in search.view.leases_of(slot.id)))
+    used = [
+        sum(settle(lease, now).cost[level] for _, lease in search.view.leases_of(slot.id))
+        for slot, _ in list_slots(search)
+    ]
     running = forecast(search.view, account, now).use[level] * max(0.0, now - account.charged_at)
-    return ceil(max(used) + running + max(0.0, account.due[level])) + 1
+    return ceil(max(used, default=0.0) + running + max(0.0, account.due[level])) + 1
 
 
 def _with_balance(account: Account, level: int, amount: float, words: str) -> Suggestion:
@@ -185,7 +186,10 @@ def raise_budgets(search: Search) -> Suggestion | None:
     """Return the smallest rise of budgets that would end the reservation's wait: of one budget that limits the launches
     for the reservation, else of all these budgets. Return None if no rise ends the wait.
     """
-    names = list(_list_limiting(search))
+    pools = [name for name, pool in list_pools(search) if pool.is_elastic]
+    account = search.reservation.request.account or ""
+    budgets = search.rules.budgets.items()
+    names = [name for name, each in budgets if each.is_limit and any(each.covers(pool, account) for pool in pools)]
     if not names:
         return None
     most = _find_most(search, names)
@@ -213,14 +217,6 @@ def _raise_all(search: Search, rises: dict[str, int]) -> Suggestion | None:
     return change if search.lasts(change) and not search.is_cut_short else None
 
 
-def _list_limiting(search: Search) -> Iterator[str]:
-    pools = [name for name, pool in list_pools(search) if pool.is_elastic]
-    account = search.reservation.request.account or ""
-    for name, budget in search.rules.budgets.items():
-        if budget.is_limit and any(budget.covers(pool, account) for pool in pools):
-            yield name
-
-
 def _find_most(search: Search, names: list[str]) -> int:
     """Return a rise in cents that is certainly enough: with it, each of the budgets `names` allows the launches for all
     pending reservations.
@@ -236,23 +232,15 @@ def _raise(search: Search, rises: Mapping[str, int]) -> Suggestion:
         budget, spent = search.rules.budgets[name], search.rules.spending.get(name, NOTHING_SPENT)
         allowed = find_allowed(budget, spent)
         wanted = (ceil(round(allowed * _CENTS, 6)) + cents) / _CENTS
-        tables[name] = _allow(budget, spent, wanted)
+        limits = {
+            "per_hour": (budget.per_hour, 0.0),
+            "per_day": (budget.per_day, spent.day),
+            "per_month": (budget.per_month, spent.month),
+        }
+        least = {key: ceil(round((wanted + used) * _CENTS, 6)) / _CENTS for key, (_, used) in limits.items()}
+        tables[name] = {key: least[key] for key, (most, _) in limits.items() if most is not None and most < least[key]}
         texts.append(f"budget {name} allows {allowed:.2f} dollars an hour at present: {wanted:.2f} would do")
     return Suggestion(kind="budget", text=", and ".join(texts), config={"budgets": tables})
-
-
-def _allow(budget: Budget, spent: Spent, wanted: float) -> dict[str, Any]:
-    """Return new values for those keys of a budget (`per_hour`, `per_day`, `per_month`) that are too low for machines
-    of `wanted` dollars an hour: key -> the least amount that allows them. `spent`: what the budget's machines have cost
-    in this day and month.
-    """
-    limits = {
-        "per_hour": (budget.per_hour, 0.0),
-        "per_day": (budget.per_day, spent.day),
-        "per_month": (budget.per_month, spent.month),
-    }
-    least = {key: ceil(round((wanted + used) * _CENTS, 6)) / _CENTS for key, (_, used) in limits.items()}
-    return {key: least[key] for key, (most, _) in limits.items() if most is not None and most < least[key]}
 
 
 _STEPS: Final = 10_000
@@ -430,8 +418,7 @@ def list_leases_more(search: Search) -> Iterator[Suggestion]:
 
 def list_uncordoned(search: Search) -> Iterator[Suggestion]:
     """Yield changes that each uncordon one slot: a cordoned ready slot of a pool that may serve the reservation."""
-    cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
-    for slot in islice(cordoned, MOST_CANDIDATES):
+    for slot in islice((slot for slot, _ in list_slots(search) if slot.cordoned), MOST_CANDIDATES):
         yield Suggestion(
             kind="cordon",
             text=f"slot {slot.id} would do and is cordoned",
@@ -499,13 +486,15 @@ def end_lease(search: Search) -> Suggestion | None:
             text=f"the end of {holder.id}, which holds {owners[holder.id]}, would do",
             rows=(msgspec.structs.replace(holder, phase="released", leases=()),),
         )
-        for holder in sorted(holders, key=_rank_of_holder)[:MOST_CANDIDATES]
+        for holder in sorted(
+            holders,
+            key=lambda each: (
+                len(each.leases),
+                sum(sum(lease.resources.values()) for lease in each.leases),
+                each.sequence,
+            ),
+        )[:MOST_CANDIDATES]
     )
-
-
-def _rank_of_holder(holder: Reservation) -> tuple[int, float, int]:
-    held = sum(sum(lease.resources.values()) for lease in holder.leases)
-    return len(holder.leases), held, holder.sequence
 
 
 def _first_of(list_changes: Candidates) -> Kind:

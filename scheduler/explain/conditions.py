@@ -80,11 +80,15 @@ def describe_pool(view: View, rules: Rules, name: str, now: float, kinds: Collec
     `kinds`: only back-offs of these kinds are described, and the market only if `capacity` is among them (default:
     all).
     """
-    holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
-    holds = [each for each in holds if kinds is None or each.kind in kinds]
+    holds = [each for each in view.holds.values() if each.pool in {name, "*"} and (kinds is None or each.kind in kinds)]
+    holds.sort(key=lambda each: each.id)
     pool, slots = rules.pools[name], [slot for slot in view.slots.values() if slot.pool == name]
     active = sum(slot.state not in INACTIVE for slot in slots)
-    texts = [text for hold in holds for text in _describe_hold(hold, pool, active, now)]
+    texts = [
+        f"{text}; EC2's answer: {hold.words}" if hold.words else text
+        for hold in holds
+        for text in _describe_pause(hold, pool, active, now)
+    ]
     if pool.market.has_mix and (kinds is None or "capacity" in kinds):
         mix = count_mix((slot.state, slot.market or "") for slot in slots)
         texts += [text] if (text := describe_turn(pool.market, mix)) is not None else []
@@ -164,11 +168,6 @@ def _describe_loss(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
 
 def _of(count: int, pool: Pool | None) -> str:
     return f"{count} of {pool.unhealthy_after}" if pool and pool.unhealthy_after else str(count)
-
-
-def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[str]:
-    for text in _describe_pause(hold, pool, active, now):
-        yield f"{text}; EC2's answer: {hold.words}" if hold.words else text
 
 
 def _describe_pause(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[str]:
@@ -260,13 +259,6 @@ def _seconds_until_paid(found: Forecast, level: int) -> float | None:
     return -account.balance[level] / gain + _A_MOMENT
 
 
-def _describe_earnings(found: Forecast) -> str:
-    """Return why an account that earns, and has nothing left, can never pay again by its earnings."""
-    if found.account.max_charge_seconds <= 0:
-        return "it earns only below a balance of 0 (max_charge_seconds = 0)"
-    return "its running work costs as much as it earns"
-
-
 def describe_account(found: Forecast) -> str:
     """Return a text about a quota account: what it has left, how long that lasts, and when the account can pay
     again.
@@ -285,5 +277,10 @@ def describe_account(found: Forecast) -> str:
     if not again and not any(account.charge_rate):
         return f"{text}; it earns nothing"
     if not again:
-        return text if found.level < FREE else f"{text}; {_describe_earnings(found)}"
+        why = (
+            "it earns only below a balance of 0 (max_charge_seconds = 0)"
+            if account.max_charge_seconds <= 0
+            else "its running work costs as much as it earns"
+        )
+        return text if found.level < FREE else f"{text}; {why}"
     return f"{text}; it can pay again {' and '.join(again)}"

@@ -268,15 +268,11 @@ class Findings:
             return self._decide(name, f"the waiting code would be {code}: {ENTRIES[code].sentence}")
         return self._for_pools[name]()
 
-    def _is_passed(self, name: str) -> bool:
-        """Return whether the plan shows that the condition `name` is met: it reports no waiting code for the
-        reservation, or that of a later condition. Used for conditions that only a whole plan can test.
-        """
-        code, own = self._queued.code, CODE_OF[name]
-        return not code or (own is not None and _RANKS[own] < _RANKS[code])
-
     def _decide(self, name: str, evidence: str) -> _Finding:
-        return (True, evidence) if self._is_passed(name) else (None, evidence)
+        # The plan shows that a condition is met by reporting no code, or that of a later condition.
+        code, own = self._queued.code, CODE_OF[name]
+        is_passed = not code or (own is not None and _RANKS[own] < _RANKS[code])
+        return (True, evidence) if is_passed else (None, evidence)
 
     def _find_hold(self) -> _Finding:
         if self._row.suspended:
@@ -305,14 +301,16 @@ class Findings:
         return [need.component for need, fits in held.items() if not fits]
 
     def _find_labels(self) -> _Finding:
-        wanted = {name: text for need in self._needs for name, text in (*need.labels.items(), *_own(need))}
+        wanted = {
+            name: text for need in self._needs for name, text in (*need.labels.items(), *need.component.labels.items())
+        }
         if not wanted:
             return None, "it requires no label"
         lacks = next((need for need in self._needs if not self._list_labelled(need)), None)
         if lacks is None:
             named = _join(describe_labels({key: value}) for key, value in wanted.items())
             return True, f"required labels: {named}; slots or offerings have them"
-        required = dict([*lacks.labels.items(), *_own(lacks)])
+        required = {**lacks.labels, **lacks.component.labels}
         missing = {
             name: text for name, text in required.items() if all(each[2].get(name) != text for each in self._kinds)
         }
@@ -533,10 +531,6 @@ def _describe_asked(name: str, count: int, amounts: Resources) -> str:
         if any(amounts.values())
         else f"{subject} {verb} no resources"
     )
-
-
-def _own(need: InstanceRequest) -> Iterator[tuple[str, str]]:
-    return iter(need.component.labels.items())
 
 
 def _join(texts: Iterable[str]) -> str:

@@ -72,24 +72,16 @@ _Started = Literal["booting", "ready"]
 _NOTHING: Final = Suggestion(kind="wait", text="")
 
 
-def _keep(rules: Rules, _now: float) -> InForce:
-    return InForce(rules, inf)
-
-
-def _sell_nothing(_pool: str) -> Sequence[Offering]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Applied:
     """The rules as they were applied, which a change of the rules changes, and what they do not contain."""
 
     rules: Rules
-    put_in_force: Callable[[Rules, float], InForce] = _keep
+    put_in_force: Callable[[Rules, float], InForce] = lambda rules, _now: InForce(rules, inf)
     """A function that returns the rules in force at a time, from rules as applied: with the types and prices of the
     market and the limits of open schedules. The time and `until` of the result are cluster time.
     """
-    list_for_sale: Callable[[str], Sequence[Offering]] = _sell_nothing
+    list_for_sale: Callable[[str], Sequence[Offering]] = lambda _pool: ()
     """A function that lists the instance types of the catalogue that the pool of a name could launch too, with their
     prices.
     """
@@ -294,7 +286,12 @@ class Search:
             rules, until = found.rules.with_spending(rules.spending), found.until
         rows: tuple[Change, ...] = change.rows
         if change.config:
-            rows = (*self._list_dropped(applied.rules), *rows)
+            dropped = [
+                Gone("slots", slot.id, slot.version + 1)
+                for slot in self._surplus
+                if slot.id in self.view.slots and slot.id not in slot_ids(slot.pool, applied.rules.pools[slot.pool])
+            ]
+            rows = (*dropped, *rows)
         if now > self.now:
             rows = (*_list_kept_up(self.view, self.rules, self.now, now), *rows)
         with _changed(self.view, rows):
@@ -304,12 +301,6 @@ class Search:
                 yield
             finally:
                 self.applied, self.rules, self._until, self.reservation, self.now = before
-
-    def _list_dropped(self, rules: Rules) -> Iterator[Gone]:
-        """Yield the deletion of each slot that is dropped when these rules are applied."""
-        for slot in self._surplus:
-            if slot.id in self.view.slots and slot.id not in slot_ids(slot.pool, rules.pools[slot.pool]):
-                yield Gone("slots", slot.id, slot.version + 1)
 
     @cached_property
     def _surplus(self) -> list[Slot]:
@@ -325,11 +316,12 @@ class Search:
         """Return the first of the given changes that would end the reservation's wait. Return None if no change does,
         or if the time of the search is over.
         """
-        for change in changes:
-            if self.serves(change) and self.lasts(change):
+        return self.find_any(each if self.serves(each) and self.lasts(each) else None for each in changes)
+
+    def find_any(self, found: Iterable[Suggestion | None]) -> Suggestion | None:
+        for change in found:
+            if change is not None or self.is_cut_short:
                 return change
-            if self.is_cut_short:
-                return None
         return None
 
     def find_least(self, make: Callable[[int], Suggestion], most: int) -> Suggestion | None:
@@ -351,11 +343,7 @@ class Search:
         to `most` that would end the reservation's wait. Return None if no function makes such a change, or if the time
         of the search is over.
         """
-        for make in makers:
-            change = self.find_least(make, most)
-            if change is not None or self.is_cut_short:
-                return change
-        return None
+        return self.find_any(self.find_least(make, most) for make in makers)
 
 
 def _bisect(is_enough: Callable[[int], bool], low: int, high: int) -> int:
@@ -376,21 +364,9 @@ def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
     Return None if the reservation is not pending, if the next tick serves it without a change, or if no change was
     found in time (then `search.is_cut_short` is true).
     """
-    nothing = Suggestion(kind="nothing", text="")
-    if search.reservation.phase != "pending" or search.serves(nothing):
+    if search.reservation.phase != "pending" or search.serves(_NOTHING):
         return None
-    return find_of_kinds(search, kinds)
-
-
-def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Call the functions `kinds` in order, each of which searches for one kind of change. Return the first change found
-    that would end the reservation's wait. Return None if no function finds one, or if the time of the search is over.
-    """
-    for kind in kinds:
-        found = kind(search)
-        if found is not None or search.is_cut_short:
-            return found
-    return None
+    return search.find_any(kind(search) for kind in kinds)
 
 
 def is_served(outcome: Plan, name: str) -> bool:
@@ -460,8 +436,7 @@ def _list_over_quotas(view: View, rules: Rules, outcome: Plan, now: float) -> It
     ]
     for each in outcome.decisions:
         if isinstance(each, Launch):
-            choices = list_choices(rules.pools[each.pool])
-            market = next((one.market for one in choices if one.key == each.offering), "")
+            market = next((one.market for one in list_choices(rules.pools[each.pool]) if one.key == each.offering), "")
             trials.append((each.pool, each.offering, market, now))
     for hold in list(view.holds.values()):
         if hold.kind == "quota" and any(
@@ -621,7 +596,7 @@ def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Sug
     Return None if there is no such change, or if `first` makes the rules invalid.
     """
     with suppress(InvalidInputError), search.assuming(first):
-        return find_of_kinds(search, kinds)
+        return search.find_any(kind(search) for kind in kinds)
     return None
 
 

@@ -5,28 +5,94 @@ arrivals stays valid.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 
-from scheduler.foresight.draws import BOOT_SECONDS
-from scheduler.foresight.launch_caps import LaunchCaps, find_launch_caps
-from scheduler.foresight.present import Coming, Kind, Lane, Launchable, Part, Present, Running, Waiting
-from scheduler.foresight.room import Held, Offers, Room, Vector
+from scheduler.foresight.play import BOOT_SECONDS
+from scheduler.foresight.present import (
+    Coming,
+    Held,
+    Kind,
+    Lane,
+    Launchable,
+    Offers,
+    Part,
+    Present,
+    Room,
+    Running,
+    Vector,
+    Waiting,
+)
 from scheduler.model.accounts import Account
-from scheduler.model.budgets import NO_SPENDING, Spent
+from scheduler.model.budgets import NO_SPENDING, NOTHING_SPENT, Budget, Spent, find_allowed
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_on_hold, make_shape
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
 from scheduler.model.run_times import list_classes
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import INACTIVE
+from scheduler.model.transitions import INACTIVE, UNPAID
 from scheduler.model.view import View
 from scheduler.policy.capacity.fits import capacity_of
 from scheduler.policy.capacity.requests import Demand, Demands, InstanceRequest
 from scheduler.policy.queueing.order import count_required, find_first_size
+
+# The limits on all launches together: `max_slots` of the scheduler, and budgets in dollars.
+
+
+@dataclass
+class LaunchCaps:
+    """What launches may take together. `left`: pool -> how many slots it may still get by its own `max_slots`."""
+
+    left: Mapping[str, int]
+    caps: list[float] = field(default_factory=list)
+    """Slots, or dollars in an hour."""
+    costs: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """Pool -> what one of its slots takes of the caps, as (number of the cap, amount)."""
+    unplayed: set[str] = field(default_factory=set)
+    """Pools with a limit that plays do not know: it changes with the time, or depends on the account."""
+
+    def add(self, most: float, costs: Mapping[str, float]) -> None:
+        """Limit the sum of the costs of a slot by pool."""
+        for pool, each in costs.items():
+            self.costs.setdefault(pool, []).append((len(self.caps), each))
+        self.caps.append(max(0.0, most))
+
+
+def find_launch_caps(
+    rules: Rules, spending: Mapping[str, Spent], slots: Iterable[Slot], left: Mapping[str, int]
+) -> LaunchCaps:
+    """Return what limits the launches of these pools. `spending`: what budgets for a day or a month have spent."""
+    found, rows = LaunchCaps(left), list(slots)
+    if rules.scheduler.max_slots:
+        active = sum(each.state not in INACTIVE for each in rows)
+        found.add(rules.scheduler.max_slots - active, dict.fromkeys(left, 1.0))
+    for name, budget in rules.budgets.items():
+        prices = {
+            pool: {each.price for each in rules.pools[pool].offerings}
+            for pool in left
+            if budget.is_limit and budget.may_cover(pool)
+        }
+        if prices:
+            _add_budget(found, budget, prices, find_allowed(budget, spending.get(name, NOTHING_SPENT)), rows)
+    return found
+
+
+def _add_budget(
+    found: LaunchCaps, budget: Budget, prices: Mapping[str, set[float]], allowed: float, slots: Iterable[Slot]
+) -> None:
+    paid = (each for each in slots if each.state not in UNPAID and budget.covers(each.pool, each.launched_for or ""))
+    most = allowed - sum(each.price or 0.0 for each in paid)
+    if most >= sum(found.left[pool] * max(each) for pool, each in prices.items()):
+        return
+    if budget.is_timed or budget.accounts or any(len(each) > 1 for each in prices.values()):
+        found.unplayed.update(prices)
+        return
+    # A machine without a known price is launched whatever the budget has left.
+    found.add(most, {pool: price for pool, each in prices.items() if (price := max(each))})
+
 
 MOST_KINDS = 200_000
 """With more kinds than this a census begins again."""
@@ -81,9 +147,11 @@ class Census:
         if len(self._known) > 2 * len(names) + 100:
             self._known = {name: each for name, each in self._known.items() if name in names}
         launchable, caps = self._list_launchable(view, spending, active, boots)
-        while len(free) < len(self._groups):
-            free.append({})
-        self._offer()
+        free += [{} for _ in range(len(self._groups) - len(free))]
+        if self._offered != len(self._groups):
+            self._offered = len(self._groups)
+            for lane, demand in self._demand_of.items():
+                lane.parts = self._find_parts(demand)
         room = Room([each.whole for each in self._groups.values()], free)
         lanes = list(self._lanes.values())
         unplayed = caps.unplayed | self._list_unplayed_pools(view, waiting, running)
@@ -198,8 +266,7 @@ class Census:
                 begun = slot.launched_at if slot.launched_at is not None else slot.since
                 coming.append((group.number, slot.pool, begun))
                 continue
-            while len(free) <= group.number:
-                free.append({})
+            free += [{} for _ in range(group.number + 1 - len(free))]
             left = group.whole
             for lease in view.leases_on.get(slot.id, {}).values():
                 if self._takes(lease, slot):
@@ -269,29 +336,19 @@ class Census:
             self._demand_of[lane] = demand
         return lane
 
-    def _offer(self) -> None:
-        """Give all lanes their offers on groups that are new."""
-        if self._offered != len(self._groups):
-            self._offered = len(self._groups)
-            for lane, demand in self._demand_of.items():
-                lane.parts = self._find_parts(demand)
-
     def _find_parts(self, demand: Demand) -> tuple[Part, ...]:
         widths: dict[Offers, int] = {}
+        pools = {name: place for place, name in enumerate(demand.pools)}
         for need, count in demand.runs:
-            offers = self._find_offers(demand, need)
+            groups = [each for each in self._groups.values() if _could_hold(need, each)]
+            groups.sort(key=lambda each: (pools[each.pool], each.number))
+            offers = tuple((each.number, _make_vector(each, need.given[each.pool])) for each in groups)
             widths[offers] = widths.get(offers, 0) + count
         # What fits on few groups, and what is large, is placed first.
         places = {
             offers: (len(offers), [tuple(-each for each in amounts) for _, amounts in offers]) for offers in widths
         }
         return tuple(Part(offers, widths[offers]) for offers in sorted(widths, key=lambda each: places[each]))
-
-    def _find_offers(self, demand: Demand, need: InstanceRequest) -> Offers:
-        pools = {name: place for place, name in enumerate(demand.pools)}
-        groups = [each for each in self._groups.values() if _could_hold(need, each)]
-        groups.sort(key=lambda each: (pools[each.pool], each.number))
-        return tuple((each.number, _make_vector(each, need.given[each.pool])) for each in groups)
 
 
 def _make_shape(row: Reservation) -> Shape:

@@ -1,7 +1,7 @@
 """Makes forecasts: sees the view from time to time, plays it forward, and compares its forecasts with what came."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, inf, isinf
@@ -10,19 +10,88 @@ from typing import Final
 
 import msgspec
 
-from scheduler.foresight.arrivals import ArrivalRecord
 from scheduler.foresight.census import Census
-from scheduler.foresight.draws import Draws
-from scheduler.foresight.margins import Given, Margins, MarginsRecord, Outcome, Waits
-from scheduler.foresight.play import Expectations, Play
-from scheduler.foresight.present import Lane, Present
-from scheduler.foresight.quality import QualityRecord
+from scheduler.foresight.margins import Given, Margins, MarginsRecord, Outcome, QualityRecord, Waits
+from scheduler.foresight.play import Arrival, Draws, Expectations, Play
+from scheduler.foresight.present import Kind, Lane, Present
 from scheduler.model.budgets import NO_SPENDING, Spent
 from scheduler.model.forecasts import Forecast
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.rules import Rules
 from scheduler.model.run_times import Estimates
 from scheduler.model.view import View
+
+# Replays arrivals: the work that was submitted at the same hours of past days.
+#
+# Each day of a play repeats the arrivals of one past day, drawn at random. In the first day of a record there are none
+# to repeat, so nothing arrives.
+
+
+DAY: Final = 86_400.0
+MOST_DAYS: Final = 28
+MOST_ARRIVALS: Final = 100_000
+"""The most arrivals in the record; the oldest are forgotten."""
+
+
+class ArrivalRecord:
+    """The arrivals of the last days, in the order of their times."""
+
+    def __init__(self, most: int = MOST_ARRIVALS) -> None:
+        self._most = most
+        self._times: list[float] = []
+        self._kinds: list[tuple[Kind, float]] = []
+        self._since: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def translate(self, find: Callable[[Kind], Kind]) -> None:
+        """Replace each kind of the record, because the rules have changed."""
+        known = {kind: find(kind) for kind in {kind for kind, _ in self._kinds}}
+        self._kinds = [(known[kind], rank) for kind, rank in self._kinds]
+
+    def begin(self, now: float) -> None:
+        """Note that arrivals are recorded from now on. After a clock that was set back the record begins again."""
+        if self._since is None or (self._times and self._times[-1] > now):
+            self._times.clear()
+            self._kinds.clear()
+            self._since = now
+
+    def recall(self, past: Iterable[tuple[float, Kind, float]], since: float) -> None:
+        """Put arrivals in the order of their times before the record. `since`: from then on none is missing."""
+        known = zip(self._times, self._kinds, strict=True)
+        every = [*((at, (kind, rank)) for at, kind, rank in past if at >= since), *known]
+        self._times, self._kinds = [at for at, _ in every], [each for _, each in every]
+        self._since = since if self._since is None else min(self._since, since)
+
+    def add(self, at: float, kind: Kind, rank: float) -> None:
+        """Record an arrival. It counts as late as the one before at least."""
+        self._times.append(max(at, self._times[-1]) if self._times else at)
+        self._kinds.append((kind, rank))
+        if len(self._times) >= 2 * self._most:
+            del self._times[: self._most], self._kinds[: self._most]
+            self._since = self._times[0]
+
+    def forget_old(self, now: float) -> None:
+        """Forget what no play repeats any more."""
+        gone = bisect_right(self._times, now - (MOST_DAYS + 1) * DAY)
+        if gone > len(self._times) // 2:
+            del self._times[:gone], self._kinds[:gone]
+            self._since = max(self._since or 0.0, now - (MOST_DAYS + 1) * DAY)
+
+    def replay(self, now: float, horizon: float, random: Random) -> Iterator[Arrival]:
+        """Yield the arrivals of a play that begins now, up to the end of the day in which its horizon ends."""
+        days = 0 if self._since is None else min(int((now - self._since) // DAY), MOST_DAYS)
+        begin = now
+        while days >= 1 and begin < now + horizon:
+            back = ceil((begin - now) / DAY) + random.randint(1, days)
+            first = bisect_right(self._times, begin - back * DAY)
+            last = bisect_right(self._times, begin + DAY - back * DAY)
+            for index in range(first, last):
+                kind, rank = self._kinds[index]
+                yield Arrival(self._times[index] + back * DAY, kind, rank)
+            begin += DAY
+
 
 HORIZON: Final = 14 * 86_400.0
 PLAYS: Final = 32
@@ -103,7 +172,14 @@ class Forecaster:
         self._now = now
         self.arrivals.begin(now)
         self._settle(view)
-        self._note_arrivals(view, census, now)
+        rows, last = view.reservations.values(), self._last_sequence
+        if last is None:
+            self._last_sequence = max((each.sequence for each in rows), default=0)
+        else:
+            for row in sorted((each for each in rows if each.sequence > last), key=lambda each: each.sequence):
+                self.arrivals.add(min(row.created_at, now), census.find_kind(view, row), census.find_rank(row))
+                self._last_sequence = row.sequence
+            self.arrivals.forget_old(now)
         self._view, self._present, self._spending = view, None, spending
         self._places, self._lanes, self._starts, self.plays = {}, {}, {}, 0
         self._noted = {}
@@ -234,18 +310,6 @@ class Forecaster:
                 self.margins.note(Outcome(known.predicted, seconds), known.given)
                 waits = None if known.given is None else known.given.waits
                 self.qualities.note(row.request.pool or row.request.system or "", waits, seconds)
-
-    def _note_arrivals(self, view: View, census: Census, now: float) -> None:
-        last = self._last_sequence
-        rows = view.reservations.values()
-        if last is None:
-            self._last_sequence = max((each.sequence for each in rows), default=0)
-            return
-        new = sorted((each for each in rows if each.sequence > last), key=lambda each: each.sequence)
-        for row in new:
-            self.arrivals.add(min(row.created_at, now), census.find_kind(view, row), census.find_rank(row))
-            self._last_sequence = row.sequence
-        self.arrivals.forget_old(now)
 
     def _predict(self, present: Present, number: int) -> Waits | None:
         """Return quantiles of the wait of a reservation; None: nothing was played."""

@@ -125,16 +125,12 @@ def list_budget_faults(budgets: Mapping[str, Budget], pools: Mapping[str, Pool])
                 for pool, each in pools.items()
                 if budget.covers(pool, "")
             )
-            yield from _list_too_low(name, budget, cost)
-
-
-def _list_too_low(name: str, budget: Budget, cost: float) -> Iterator[Fault]:
-    limits: Iterable[tuple[str, float | None, int]] = (
-        ("per_hour", budget.per_hour, 1),
-        ("per_day", budget.per_day, 24),
-        ("per_month", budget.per_month, LONGEST_MONTH_HOURS),
-    )
-    for key, most, hours in limits:
-        if most is not None and most + _CENT / 2 < cost * hours:
-            what = f"at least {cost * hours:.2f}, the cost of the min_slots of its pools"
-            yield Fault(f"budgets.{name}.{key}", what, show(most))
+            limits: Iterable[tuple[str, float | None, int]] = (
+                ("per_hour", budget.per_hour, 1),
+                ("per_day", budget.per_day, 24),
+                ("per_month", budget.per_month, LONGEST_MONTH_HOURS),
+            )
+            for key, most, hours in limits:
+                if most is not None and most + _CENT / 2 < cost * hours:
+                    what = f"at least {cost * hours:.2f}, the cost of the min_slots of its pools"
+                    yield Fault(f"budgets.{name}.{key}", what, show(most))

@@ -34,7 +34,9 @@ from scheduler.model.validation import (
     Signed,
     SignedLevels,
     Text,
+    accept_if,
     expected,
+    is_text_like,
     is_whole_text,
     read_document,
 )
@@ -42,12 +44,6 @@ from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.protocol.verbs import VERBS
 
 MOST_INSTANCES = 10_000
-
-
-def _own_queue(name: str) -> str:
-    if name in RESERVED_QUEUES or ":" in name:
-        raise expected("a queue of the producer's own (a name without colons that is none of Leasehold's)")
-    return name
 
 
 RESERVED_QUEUES = frozenset({*QUEUE_NAMES, "unacked", "unacked_index", "unacked_mutex"})
@@ -62,7 +58,15 @@ class CallbackDocument(Document):
     """
 
     task: Name
-    queue: Annotated[Name, After(_own_queue)]
+    queue: Annotated[
+        Name,
+        After(
+            accept_if(
+                lambda name: name not in RESERVED_QUEUES and ":" not in name,
+                "a queue of the producer's own (a name without colons that is none of Leasehold's)",
+            )
+        ),
+    ]
 
 
 class ComponentDocument(Document):
@@ -91,14 +95,17 @@ MOST_TAIL: Final = 8192
 _HIDDEN: Final = "***"
 """What a fault shows in place of a value of a command, which may be a secret."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
+
 _OWN_PREFIX: Final = "LEASEHOLD_"
 
 
-def _plain_text(value: object) -> str:
-    if not isinstance(value, str) or "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
-        raise expected("a text of whole characters, without NUL", got=_HIDDEN)
-    return value
+_plain_text = accept_if(
+    lambda value: (
+        isinstance(value, str) and "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
+    ),
+    "a text of whole characters, without NUL",
+    got=_HIDDEN,
+)
 
 
 def _arguments(value: object) -> object:
@@ -125,15 +132,10 @@ def _environment(value: object) -> object:
 def _folder(value: object) -> str:
     if not isinstance(value, str) or not value.startswith("/") or len(value) > MOST_PATH:
         raise expected(f"an absolute path of at most {MOST_PATH} characters")
-    return _plain_text(value)
+    return str(_plain_text(value))
 
 
-def _account_name(value: object) -> str:
-    if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
-        raise expected("the name of a user of the host")
-    return value
-
-
+_account_name = accept_if(is_text_like("[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}"), "the name of a user of the host")
 MOST_PATH: Final = 4096
 StopSignal = Literal["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"]
 
@@ -165,10 +167,9 @@ class RunDocument(Document):
         return json.dumps(self.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
 
 
-def _run_table(value: object) -> object:
-    if not isinstance(value, dict | RunDocument):
-        raise expected("a table", got=_HIDDEN)
-    return value
+RunTable = Annotated[
+    RunDocument, Before(accept_if(lambda value: isinstance(value, dict | RunDocument), "a table", got=_HIDDEN))
+]
 
 
 class ReservationDocument(Document):
@@ -195,7 +196,7 @@ class ReservationDocument(Document):
     on_lease: CallbackDocument | None = None
     on_end: CallbackDocument | None = None
     key_hash: KeyHash | None = None
-    run: Annotated[RunDocument, Before(_run_table)] | None = None
+    run: RunTable | None = None
 
     def check_fields(self) -> None:
         """Raise ExpectedError if fields contradict each other. A reservation needs a system or a pool, not both. If it
@@ -254,24 +255,16 @@ class ReservationReader:
         known = self._known.get(key)
         if known is not None:
             with suppress(ExpectedError):
-                return self._copy(known, own)
+                alike = object.__new__(ReservationDocument)
+                values = vars(alike)
+                values.update(vars(known))
+                for name, value in own.items():
+                    values[name] = ReservationDocument.model_fields[name].read(value)
+                return alike
         found = read_document(ReservationDocument, item, most=most)
         _ = found.request  # computed here, so that all copies share it
         self._known[key] = found
         return found
-
-    @staticmethod
-    def _copy(known: ReservationDocument, own: dict[str, object]) -> ReservationDocument:
-        """Return a copy of the document `known` with the values in `own` (field -> value), each checked by the reader
-        of its field. Raises ExpectedError if a value is wrong.
-        """
-        fields = ReservationDocument.model_fields
-        alike = object.__new__(ReservationDocument)
-        values = vars(alike)
-        values.update(vars(known))
-        for name, value in own.items():
-            values[name] = fields[name].read(value)
-        return alike
 
 
 MOST_SHARED = 100
@@ -430,20 +423,16 @@ class OutputDocument(ExecutionDocument):
     bytes: Count = 0
 
 
-def _exit_code(value: object) -> object:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_EXIT_CODE:
-        raise expected(f"an exit code of 0 to {MOST_EXIT_CODE}")
-    return value
-
-
-def _signal(value: object) -> object:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST_SIGNAL:
-        raise expected(f"the number of a signal, 1 to {MOST_SIGNAL}")
-    return value
-
-
 MOST_EXIT_CODE: Final = 255
 MOST_SIGNAL: Final = 64
+_exit_code = accept_if(
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_EXIT_CODE,
+    f"an exit code of 0 to {MOST_EXIT_CODE}",
+)
+_signal = accept_if(
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_SIGNAL,
+    f"the number of a signal, 1 to {MOST_SIGNAL}",
+)
 
 
 class ExitedDocument(OutputDocument):
@@ -466,20 +455,8 @@ class ExitedDocument(OutputDocument):
             raise expected("the number of a signal, because why is signal", key="signal", got=None)
 
 
-def _table(value: object) -> object:
-    if not isinstance(value, dict):
-        raise expected("a table")
-    return value
-
-
-RulesTable = Annotated[Any, Before(_table)]
+RulesTable = Annotated[Any, Before(accept_if(lambda value: isinstance(value, dict), "a table"))]
 """A table of rules. Only its type is checked here: the receiver reads and checks it with `read_rules`."""
-
-
-def _request_id(value: object) -> str:
-    if not is_whole_text(value, MOST_NAME):
-        raise expected(f"an id of 1 to {MOST_NAME} whole characters")
-    return value
 
 
 class ApplyDocument(Document):
@@ -488,7 +465,10 @@ class ApplyDocument(Document):
     which the history shows.
     """
 
-    request: Annotated[str, Before(_request_id)]
+    request: Annotated[
+        str,
+        Before(accept_if(lambda value: is_whole_text(value, MOST_NAME), f"an id of 1 to {MOST_NAME} whole characters")),
+    ]
     reply_to: Text | None = None
     rules: RulesTable
     expected: Count
@@ -550,16 +530,12 @@ class ConditionsDocument(Question):
     pool: Name | None = None
 
 
-def _few_versions(count: int) -> int:
-    if count > MOST_VERSIONS:
-        raise expected(f"at most {MOST_VERSIONS} versions")
-    return count
-
-
 class RulesDocument(Question):
     """The document of a request for the rules in force, and for the newest `history` versions of the rules."""
 
-    history: Annotated[Count, After(_few_versions)] = 0
+    history: Annotated[
+        Count, After(accept_if(lambda count: count <= MOST_VERSIONS, f"at most {MOST_VERSIONS} versions"))
+    ] = 0
 
 
 class PreviewDocument(Question):

@@ -162,16 +162,16 @@ def _add_all(ledger: dict[CostKey, Cost], costs: Iterable[Cost]) -> None:
     for cost in costs:
         key = (cost.hour, cost.pool, cost.offering, cost.account, cost.kind)
         known = ledger.get(key)
-        ledger[key] = cost if known is None else _add(known, cost)
-
-
-def _add(known: Cost, more: Cost) -> Cost:
-    return msgspec.structs.replace(
-        known,
-        seconds=known.seconds + more.seconds,
-        dollars=known.dollars + more.dollars,
-        unpriced=known.unpriced + more.unpriced,
-    )
+        ledger[key] = (
+            cost
+            if known is None
+            else msgspec.structs.replace(
+                known,
+                seconds=known.seconds + cost.seconds,
+                dollars=known.dollars + cost.dollars,
+                unpriced=known.unpriced + cost.unpriced,
+            )
+        )
 
 
 def find_kind(slot: Slot) -> CostKind | None:

@@ -67,18 +67,24 @@ def read_number(value: Any) -> float:
     return float(value)
 
 
-def read_flag(value: Any) -> bool:
-    """Return the value if it is True or False. Raises ExpectedError for any other value."""
-    if not isinstance(value, bool):
-        raise expected("true or false")
-    return value
+def accept_if(is_valid: Callable[[Any], object], what: str, **context: object) -> Callable[[Any], Any]:
+    """Return a check that returns the values for which `is_valid` is true, unchanged, and raises ExpectedError for
+    others. `what`, `context`: as in `expected`.
+    """
+
+    def check(value: Any) -> Any:
+        if not is_valid(value):
+            raise expected(what, **context)
+        return value
+
+    return check
 
 
 PLAIN_READERS: Final[dict[Any, Read]] = {
     str: read_text,
     int: read_whole_number,
     float: read_number,
-    bool: read_flag,
+    bool: accept_if(lambda value: isinstance(value, bool), "true or false"),
     Any: lambda value: value,
 }
 
@@ -158,9 +164,14 @@ class Document:
     """Names of the fields whose default is a table or a list. Each document gets its own copy of such a default."""
 
     def __init_subclass__(cls) -> None:
+        annotations: dict[str, Any] = get_annotations(cls)
         own = {
-            name: _make_field(annotation, cls.__dict__.get(name, MISSING))
-            for name, annotation in get_annotations(cls).items()
+            name: Field(
+                get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation,
+                cls.__dict__.get(name, MISSING),
+                make_reader(annotation),
+            )
+            for name, annotation in annotations.items()
         }
         cls.model_fields = {**cls.model_fields, **own}
         fields = cls.model_fields.items()
@@ -269,18 +280,18 @@ def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, 
 def _describe(found: _Found, prefix: str) -> Iterator[Fault]:
     error, context = found.error, found.error.context
     location = (*found.location, context["key"]) if "key" in context else found.location
-    at = format_path((part if isinstance(part, int) else _show_part(part) for part in location), prefix)
+    # Characters of a key that UTF-8 cannot encode are replaced.
+    path = (
+        part if isinstance(part, int) else str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        for part in location
+    )
+    at = format_path(path, prefix)
     if error.faults:
         for one in error.faults:
             yield Fault(f"{at}.{one.path}" if at != "." else one.path, one.expected, one.got)
     else:
         got = "nothing" if found.value is MISSING else show(context.get("got", found.value))
         yield Fault(at, error.expected, got)
-
-
-def _show_part(part: object) -> str:
-    """Return a key as text for the path of a fault. Characters that UTF-8 cannot encode are replaced."""
-    return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _read_table(model: type[AnyDocument], value: object) -> AnyDocument:
@@ -342,11 +353,6 @@ def _locate(error: ExpectedError | _Refused, part: object, value: object) -> lis
     if isinstance(error, ExpectedError):
         return [_Found((part,), error, value)]
     return [_Found((part, *one.location), one.error, one.value) for one in error.found]
-
-
-def _make_field(annotation: Any, default: Any) -> Field:
-    plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    return Field(plain, default, make_reader(annotation))
 
 
 def make_reader(annotation: Any) -> Read:

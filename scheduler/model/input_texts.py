@@ -26,16 +26,12 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the table of a TOML text. Raise ValueError for invalid TOML, for a key of more than MOST_PARTS parts, and
     for values that are nested too deeply.
     """
-    if _LONG_KEY.search(_STRINGS_AND_COMMENTS.sub(_shorten, text)):
+    if _LONG_KEY.search(_STRINGS_AND_COMMENTS.sub(lambda found: "" if found[0].startswith("#") else "x", text)):
         raise ValueError(f"a key has more than {MOST_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("the values are nested too deeply") from None
-
-
-def _shorten(found: re.Match[str]) -> str:
-    return "" if found[0].startswith("#") else "x"
 
 
 def parse_json(text: str) -> Any:

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from scheduler.model.machines import Ec2Rules, is_source
 from scheduler.model.slots import Slot
-from scheduler.model.validation import Amount, Before, Document, Seconds, expected, is_number
+from scheduler.model.validation import Amount, Before, Document, Seconds, accept_if, expected, is_number
 
 _SHARE: Final = re.compile(r"([0-9]{1,3})%")
 _WHOLE: Final = 100
@@ -31,14 +31,10 @@ def _budget(value: object) -> str:
     raise expected('a whole number >= 0, or a share from "0%" to "100%"')
 
 
-def _below_one(value: object) -> float:
-    if not is_number(value) or not 0 <= value < 1:
-        raise expected("a number >= 0 and < 1")
-    return value
-
-
 Budget = Annotated[str, Before(_budget)]
-Fraction = Annotated[float, Before(_below_one)]
+Fraction = Annotated[
+    float, Before(accept_if(lambda value: is_number(value) and 0 <= value < 1, "a number >= 0 and < 1"))
+]
 
 
 class ReplacementRules(Document):
@@ -108,8 +104,7 @@ def find_drift(slot: Slot, digest: str) -> tuple[str, ...]:
 
 
 def _split(digest: str) -> Mapping[str, str]:
-    pairs = (part.partition(":") for part in digest.split())
-    return {name: mark for name, _, mark in pairs}
+    return {name: mark for name, _, mark in (part.partition(":") for part in digest.split())}
 
 
 def find_end_of_life(slot: Slot, rules: ReplacementRules) -> float:

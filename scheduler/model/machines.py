@@ -25,6 +25,7 @@ from scheduler.model.validation import (
     ResourceMap,
     Seconds,
     Text,
+    accept_if,
     check_unicode,
     expected,
     is_number,
@@ -55,13 +56,18 @@ def is_source(image: str | None) -> bool:
     return image is not None and image.startswith((SSM, NEWEST))
 
 
-def check_image(value: object) -> object:
-    """Return the value of a key that names an image, unchanged. The value is the id of an image, or its source. Raises
-    ExpectedError for a source that is not well-formed.
-    """
-    if isinstance(value, str) and is_source(value) and (len(value) > _MOST or not _SOURCE.fullmatch(value)):
-        raise expected("ssm:/PATH of a parameter, newest:OWNER/NAME of images, or the id of an image")
-    return value
+ImageName = Annotated[
+    Text,
+    Before(
+        accept_if(
+            lambda value: (
+                not isinstance(value, str) or not is_source(value) or (len(value) <= _MOST and _SOURCE.fullmatch(value))
+            ),
+            "ssm:/PATH of a parameter, newest:OWNER/NAME of images, or the id of an image",
+        )
+    ),
+]
+"""The id of an image, or its source. The source has to be well-formed."""
 
 
 # Offerings by requirement: what an instance type must have, in place of the name of one type.
@@ -172,6 +178,15 @@ filled in.
 
 MOST_HOPS: Final = 64
 """Greatest hop limit of the metadata service. Source: EC2, "Instance metadata options"."""
+HopLimit = Annotated[
+    int,
+    Before(
+        accept_if(
+            lambda value: isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_HOPS,
+            f"a whole number from 1 to {MOST_HOPS}",
+        )
+    ),
+]
 
 
 def read_market(value: object) -> object:
@@ -186,12 +201,6 @@ def _user_data(value: object) -> str:
     if len(value) > MOST_USER_DATA:
         raise expected(f"a text of at most {MOST_USER_DATA} characters", got=got)
     return check_unicode(value, got=got)
-
-
-def _hops(value: object) -> object:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_HOPS:
-        raise expected(f"a whole number from 1 to {MOST_HOPS}")
-    return value
 
 
 class Offering(Document):
@@ -282,7 +291,7 @@ class Ec2Rules(Document):
     """Id (`lt-…`) or name of a launch template. The other keys of this table override it."""
     launch_template_version: Positive | None = None
     """Version number of the launch template. `$Latest` is not allowed."""
-    image: Annotated[Text, Before(check_image)] | None = None
+    image: ImageName | None = None
     """Id of the image (AMI), or its source: `ssm:/PATH` of a parameter, or `newest:OWNER/NAME` for the newest image
     with that name (`*` and `?` match). Required without a launch template.
     """
@@ -302,7 +311,7 @@ class Ec2Rules(Document):
     """Size of the root volume in GiB; default: the image's. With a `launch_template` it requires `root_device`."""
     root_device: Text | None = None
     """Name of the root device, like `/dev/sda1`; default: that of the `image`, which is looked up."""
-    metadata_hop_limit: Annotated[int, Before(_hops)] | None = None
+    metadata_hop_limit: HopLimit | None = None
     """Network hops, 1 to 64, of the machine's metadata service: 2 for programs in containers. Default: that of the
     launch template, or 1.
     """

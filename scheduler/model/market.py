@@ -94,10 +94,6 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         """The key of the row (type, zone, market): a later price with the same key replaces this one."""
         return self.type, self.zone, self.market
 
-    def holds_in(self, zone: str) -> bool:
-        """Return whether the price holds in an availability zone: it is a price of the zone or of its region."""
-        return zone == self.zone or zone[:-1] == self.zone
-
 
 class PriceChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the price of an instance type. There is one row for each hour with changes. `price`: the price in
@@ -144,5 +140,6 @@ class StoredMarket(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         wanted = tuple(zones)
         known = self._prices_of.get((kind, market), ())
-        fitting = [each for each in known if not wanted or any(each.holds_in(zone) for zone in wanted)]
+        # A price of a region holds in each of its zones.
+        fitting = [each for each in known if not wanted or any(each.zone in {zone, zone[:-1]} for zone in wanted)]
         return min(fitting, key=lambda each: (each.price, each.zone), default=None)

@@ -22,8 +22,8 @@ from scheduler.model.validation import (
     Positive,
     ResourceMap,
     Seconds,
+    accept_if,
     conflicts,
-    expected,
     is_number,
     show,
 )
@@ -36,19 +36,10 @@ HOURS_OF_MONTH: Final = 730
 """Hours of an average month. A price per month divided by them is a price per hour."""
 
 
-def _share_above_none(value: object) -> object:
-    if not is_number(value) or not 0 < value <= 1:
-        raise expected("a number > 0 and at most 1")
-    return value
-
-
-def _share(value: object) -> object:
-    if not is_number(value) or not 0 <= value <= 1:
-        raise expected("a number from 0 to 1")
-    return value
-
-
-Share = Annotated[float, Before(_share)]
+ShareAboveNone = Annotated[
+    float, Before(accept_if(lambda value: is_number(value) and 0 < value <= 1, "a number > 0 and at most 1"))
+]
+Share = Annotated[float, Before(accept_if(lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1"))]
 """A share from 0 to 1; both ends belong to it."""
 
 
@@ -61,7 +52,7 @@ class MarketRules(Document):
     """
     max_price: Amount | None = None
     """Most dollars per hour of a machine to launch; default: no limit."""
-    spot_below: Annotated[float, Before(_share_above_none)] | None = None
+    spot_below: ShareAboveNone | None = None
     """Share of a known on-demand price of the type up to which spot machines are launched; default: any price."""
     on_demand_base: Count = 0
     """Number of slots that are on-demand in any case."""

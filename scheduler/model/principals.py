@@ -63,8 +63,7 @@ def find_role_fault(principal: Principal | None, verb: str) -> Fault | None:
     roles = ROLES_BY_VERB.get(verb, _OPERATOR)
     if principal is None or principal.role in roles:
         return None
-    wanted = f"a principal with the role {' or '.join(sorted(roles))}"
-    wanted += " (`leasehold principals add` adds one)"
+    wanted = f"a principal with the role {' or '.join(sorted(roles))} (`leasehold principals add` adds one)"
     return Fault("principal", wanted, f"{principal.name} ({principal.role})", "forbidden")
 
 
@@ -159,10 +158,9 @@ def find_renewal_fault(principal: Principal, name: str, current: Reservation | N
     """Return a fault if this host may not renew the reservation. Return None if it may: the reservation has a command,
     and a lease on the slot of the host.
     """
-    if current is not None and current.run is not None:
-        held = {lease.slot for lease in current.leases if lease.state != "claimed"}
-        if principal.name in held:
-            return None
+    leases = current.leases if current is not None and current.run is not None else ()
+    if any(lease.slot == principal.name and lease.state != "claimed" for lease in leases):
+        return None
     return Fault("reservation", f"a reservation with a command on {principal.name}", show(name), "unknown")
 
 

@@ -422,8 +422,7 @@ def move_reservation(
     if moved.leases:
         detail["slots"] = [lease.slot for lease in moved.leases]
     detail.update(details)
-    event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail)
-    return moved, event
+    return moved, Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail)
 
 
 def _ended(run: RunState) -> RunState:

@@ -44,13 +44,6 @@ def subtract_all(left: Resources, requests: Sequence[Resources]) -> dict[str, fl
     return result
 
 
-def merge(left: Resources, right: Resources) -> dict[str, float]:
-    """Return both resource vectors combined. If a name is in both, the amount of `right` is used: `left` may hold
-    defaults.
-    """
-    return {**left, **right}
-
-
 def total(requests: Iterable[Resources]) -> dict[str, float]:
     """Return the sum of any number of resource vectors; {} if there are none."""
     result: dict[str, float] = {}

@@ -119,9 +119,7 @@ def measure_run_time(row: Reservation) -> float | None:
     # Another reason: a host reports that the work runs no more (`absent`, `idle`), maybe long after its end.
     if row.phase != "released" or row.reason is not None or row.revoke_reason is not None:
         return None
-    if row.leased_at is None or row.finished_at is None:
-        return None
-    return max(0.0, row.finished_at - row.leased_at)
+    return None if row.leased_at is None or row.finished_at is None else max(0.0, row.finished_at - row.leased_at)
 
 
 def list_runs(rows: Iterable[Reservation]) -> list[Run]:
@@ -168,7 +166,11 @@ class Estimates:
         found = self._ask_classes(classes, elapsed, quantile)
         stated = request.expected_runtime
         if stated is not None:
-            ratio = self._find_ratio(classes[0], elapsed / stated, quantile)
+            known = self._find(classes[0])
+            if known is None:
+                ratio = 1.0 if elapsed / stated < 1.0 else None
+            else:
+                ratio = _find_quantile(known[2], elapsed / stated, quantile) if len(known[2]) >= LEAST else None
             if ratio is not None and (found is None or stated * ratio < found):
                 found = stated * ratio
         return found
@@ -180,12 +182,6 @@ class Estimates:
                 if found is not None:
                     return found
         return None
-
-    def _find_ratio(self, name: str, elapsed: float, quantile: float) -> float | None:
-        known = self._find(name)
-        if known is None:
-            return 1.0 if elapsed < 1.0 else None
-        return _find_quantile(known[2], elapsed, quantile) if len(known[2]) >= LEAST else None
 
     def _find(self, name: str) -> tuple[RunTimes, list[float], list[float]] | None:
         row = self._rows.get(name)

@@ -122,9 +122,7 @@ def find_window(schedule: Schedule, now: float) -> Window | None:
     or touch each other are not joined, although the schedule stays open between them.
     """
     last = _find_last(schedule, now)
-    if last is not None and now < last.end:
-        return last
-    return next(_list_windows(schedule, now), None)
+    return last if last is not None and now < last.end else next(_list_windows(schedule, now), None)
 
 
 def list_open(schedules: Sequence[Schedule], now: float) -> tuple[tuple[int, ...], float]:
@@ -139,8 +137,7 @@ def list_open(schedules: Sequence[Schedule], now: float) -> tuple[tuple[int, ...
 
 def _find_last(schedule: Schedule, now: float) -> Window | None:
     """Return the last window that began at `now` or before; None if there is none."""
-    zone = _zone(schedule)
-    start = datetime.fromtimestamp(int(now) + 1, zone)
+    start = datetime.fromtimestamp(int(now) + 1, _zone(schedule))
     if start.fold:
         # The library compares local times, and takes the second pass of an hour for the first one.
         start += _FOLD

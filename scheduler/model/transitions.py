@@ -8,10 +8,10 @@ docs/reference/states.md is generated from these tables.
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from scheduler.protocol.states import PHASES as PHASES
-from scheduler.protocol.states import SLOT_STATES as SLOT_STATES
-from scheduler.protocol.states import Phase as Phase
-from scheduler.protocol.states import SlotState as SlotState
+from scheduler.protocol.states import PHASES, SLOT_STATES, Phase, SlotState
+
+# Readers of the moves import the states from here, too.
+__all__ = ["PHASES", "SLOT_STATES", "Phase", "SlotState"]
 
 Cause = Literal["tick", "holder", "operator", "cloud"]
 
@@ -179,8 +179,7 @@ def write_page() -> str:
     """Return the text of docs/reference/states.md: the states and legal moves of slots, reservations and leases."""
     # `python -m scheduler.model.transitions > docs/reference/states.md` writes the page.
     tables = (("Slots", SLOT_MOVES), ("Reservations", RESERVATION_MOVES), ("Leases", LEASE_MOVES))
-    parts = [_INTRODUCTION, *("\n".join(_write_table(name, edges)) for name, edges in tables)]
-    return "\n".join(parts)
+    return "\n".join([_INTRODUCTION, *("\n".join(_write_table(name, edges)) for name, edges in tables)])
 
 
 def _write_table(name: str, edges: Edges) -> Iterator[str]:

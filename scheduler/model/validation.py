@@ -6,22 +6,40 @@ A check takes a value and returns it in its normal form, or raises the error tha
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, TypeGuard
 
-from scheduler.model.documents import MOST_FAULTS as MOST_FAULTS
-from scheduler.model.documents import After as After
-from scheduler.model.documents import Before as Before
-from scheduler.model.documents import Document as Document
-from scheduler.model.documents import read_document as read_document
-from scheduler.model.faults import ExpectedError as ExpectedError
-from scheduler.model.faults import Fault as Fault
-from scheduler.model.faults import InvalidInputError as InvalidInputError
-from scheduler.model.faults import conflicts as conflicts
-from scheduler.model.faults import expected as expected
-from scheduler.model.faults import fault as fault
-from scheduler.model.faults import format_path as format_path
-from scheduler.model.faults import show as show
-from scheduler.model.faults import suggest as suggest
+from scheduler.model.documents import MOST_FAULTS, After, Before, Document, accept_if, read_document
+from scheduler.model.faults import (
+    ExpectedError,
+    Fault,
+    InvalidInputError,
+    conflicts,
+    expected,
+    fault,
+    format_path,
+    show,
+    suggest,
+)
+
+# Schemas import documents, faults and types from one module.
+__all__ = [
+    "MOST_FAULTS",
+    "After",
+    "Before",
+    "Document",
+    "ExpectedError",
+    "Fault",
+    "InvalidInputError",
+    "accept_if",
+    "conflicts",
+    "expected",
+    "fault",
+    "format_path",
+    "read_document",
+    "show",
+    "suggest",
+]
 
 MOST_NAME = 200
 MOST_TEXT = 256
@@ -35,9 +53,12 @@ _A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'
 _A_LENGTH = 'a duration > 0 (seconds, or like "30s", "15m", "1h")'
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*")
-_KEY = re.compile(r"[A-Za-z0-9_-]{32,200}")
-_NONCE = re.compile(r"[A-Za-z0-9_-]{16,200}")
-_KEY_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+def is_text_like(pattern: str) -> Callable[[object], bool]:
+    """Return a function that returns whether a value is a text that the regular expression matches as a whole."""
+    matches = re.compile(pattern).fullmatch
+    return lambda value: isinstance(value, str) and matches(value) is not None
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -55,10 +76,6 @@ def _number(value: object, what: str) -> float:
     return value
 
 
-def _amount(value: object) -> float:
-    return _number(value, "a number >= 0")
-
-
 def _whole(value: object, least: int) -> int:
     what = f"a whole number >= {least}"
     if not is_number(value) or value < least or value != int(value):
@@ -66,14 +83,6 @@ def _whole(value: object, least: int) -> int:
     if value > MOST_AMOUNT:
         raise expected(f"{what} and at most 1e15")
     return int(value)
-
-
-def _count(value: object) -> int:
-    return _whole(value, 0)
-
-
-def _positive(value: object) -> int:
-    return _whole(value, 1)
 
 
 def _port(value: object) -> int:
@@ -117,21 +126,13 @@ def _signed(value: object) -> float:
     return value
 
 
-def _five(value: object, check: Callable[[object], float], what: str) -> list[float]:
-    """Return a list of five numbers, one for each paid level, each checked by `check`; missing numbers are 0. `what`
+def _five(value: object, check: Callable[[object], float], what: str) -> tuple[float, ...]:
+    """Return five numbers, one for each paid level, each checked by `check`; missing numbers are 0. `what`
     describes the numbers in the error message.
     """
     if not isinstance(value, list | tuple) or len(value) > _LEVELS or not all(is_number(each) for each in value):
         raise expected(f"a list of at most {_LEVELS} {what}")
-    return [*map(check, value), *([0.0] * (_LEVELS - len(value)))]
-
-
-def _levels(value: object) -> tuple[float, ...]:
-    return tuple(_five(value, _amount, "numbers >= 0"))
-
-
-def _signed_levels(value: object) -> tuple[float, ...]:
-    return tuple(_five(value, _signed, "numbers"))
+    return (*map(check, value), *([0.0] * (_LEVELS - len(value))))
 
 
 def _name(value: object) -> str:
@@ -153,24 +154,6 @@ def _text(value: object) -> str:
     return check_unicode(value)
 
 
-def _key(value: object) -> str:
-    if not isinstance(value, str) or not _KEY.fullmatch(value):
-        raise expected("a key of 32 to 200 letters, digits, - and _", got="***")
-    return value
-
-
-def _key_hash(value: object) -> str:
-    if not isinstance(value, str) or not _KEY_HASH.fullmatch(value):
-        raise expected("the SHA-256 of a key as 64 hexadecimal digits", got="***")
-    return value
-
-
-def _nonce(value: object) -> str:
-    if not isinstance(value, str) or not _NONCE.fullmatch(value):
-        raise expected("a random text of 16 to 200 letters, digits, - and _")
-    return value
-
-
 def check_unicode(text: str, **context: object) -> str:
     """Return the text unchanged. Raises ExpectedError if UTF-8 or a database cannot store the text.
 
@@ -190,18 +173,14 @@ def _is_storable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _few(value: object) -> object:
-    """Return the value unchanged. Raises ExpectedError for a table with too many entries. This check runs before the
-    entries are checked, so that a huge table gives one fault instead of one for each entry.
-    """
-    if isinstance(value, dict) and len(value) > MOST_ENTRIES:
-        raise expected(f"at most {MOST_ENTRIES} entries")
-    return value
-
-
+_amount = partial(_number, what="a number >= 0")
+# Runs before the entries are checked, so that a huge table gives one fault instead of one for each entry.
+_few = accept_if(
+    lambda value: not isinstance(value, dict) or len(value) <= MOST_ENTRIES, f"at most {MOST_ENTRIES} entries"
+)
 Amount = Annotated[float, Before(_amount)]
-Count = Annotated[int, Before(_count)]
-Positive = Annotated[int, Before(_positive)]
+Count = Annotated[int, Before(partial(_whole, least=0))]
+Positive = Annotated[int, Before(partial(_whole, least=1))]
 Port = Annotated[int, Before(_port)]
 Seconds = Annotated[float, Before(parse_duration)]
 PositiveSeconds = Annotated[float, Before(_positive_duration)]
@@ -209,15 +188,26 @@ Signed = Annotated[float, Before(_signed)]
 Name = Annotated[str, Before(_name)]
 Declined = Annotated[str, Before(_name_or_number)]
 """The name of a slot or an instance, or `NAME=N`: the most instances of a component that a holder wants."""
-Levels = Annotated[tuple[float, float, float, float, float], Before(_levels)]
+Levels = Annotated[tuple[float, float, float, float, float], Before(partial(_five, check=_amount, what="numbers >= 0"))]
 """A list of numbers >= 0, one for each paid level of an account, best first. Missing levels are 0."""
-SignedLevels = Annotated[tuple[float, float, float, float, float], Before(_signed_levels)]
+SignedLevels = Annotated[
+    tuple[float, float, float, float, float], Before(partial(_five, check=_signed, what="numbers"))
+]
 """A list of numbers, which may be negative, one for each paid level of an account, best first. Missing levels are 0."""
 Text = Annotated[str, Before(_text)]
-Key = Annotated[str, Before(_key)]
+Key = Annotated[
+    str,
+    Before(accept_if(is_text_like("[A-Za-z0-9_-]{32,200}"), "a key of 32 to 200 letters, digits, - and _", got="***")),
+]
 """A secret key. Error messages never show the key."""
-KeyHash = Annotated[str, Before(_key_hash)]
-Nonce = Annotated[str, Before(_nonce)]
+KeyHash = Annotated[
+    str,
+    Before(accept_if(is_text_like("[0-9a-f]{64}"), "the SHA-256 of a key as 64 hexadecimal digits", got="***")),
+]
+Nonce = Annotated[
+    str,
+    Before(accept_if(is_text_like("[A-Za-z0-9_-]{16,200}"), "a random text of 16 to 200 letters, digits, - and _")),
+]
 """A random text that the sender makes for one request."""
 ResourceMap = Annotated[dict[Name, Amount], Before(_few)]
 CountMap = Annotated[dict[Name, Count], Before(_few)]

@@ -333,7 +333,16 @@ class View:
         # Each row is the only one of its reservation, and the view has none of these reservations.
         are_new = len(rows) + len(others) == len(changes) and self.reservations.keys().isdisjoint(rows)
         if rows and are_new and not any(isinstance(each, Gone) for each in others):
-            self._take_new(rows)
+            found = rows.values()
+            self.revision += len(rows)
+            self.recent_writes.note_all(
+                "reservations",
+                [row.sequence for row in found],
+                [row.version for row in found],
+                [row.marked_at for row in found],
+            )
+            for phase in dict.fromkeys([row.phase for row in found]):
+                self._take_phase(phase, {name: row for name, row in rows.items() if row.phase == phase})
             changes = others
         for change in changes:
             self.apply(change)
@@ -443,26 +452,18 @@ class View:
         self._list_exceptions([reservation])
         self._list_leases([reservation])
 
-    def _take_new(self, rows: dict[str, Reservation]) -> None:
-        """Add the rows of many reservations that the view does not have, one row for each. `rows`: by id."""
-        found = rows.values()
-        self.revision += len(rows)
-        self.recent_writes.note_all(
-            "reservations",
-            [row.sequence for row in found],
-            [row.version for row in found],
-            [row.marked_at for row in found],
-        )
-        for phase in dict.fromkeys([row.phase for row in found]):
-            self._take_phase(phase, {name: row for name, row in rows.items() if row.phase == phase})
-
     def _take_phase(self, phase: Phase, rows: dict[str, Reservation]) -> None:
         if phase in ENDED:
             rows = {name: row for name, row in rows.items() if not is_over(row)}
         found = list(rows.values())
         self.reservations.update(rows)
         self.by_phase[phase].update(rows)
-        shapes = self._note_shapes(rows)
+        self._drop_unused_shapes()
+        # Speed: reservations that were read together share the objects of equal requests.
+        different = {(id(row.request), row.run is None): row for row in found}
+        shape_of = {key: self._find_shape(row) for key, row in different.items()}
+        shapes = [shape_of[id(row.request), row.run is None] for row in found]
+        self.shapes.update(zip(rows, shapes, strict=True))
         if phase == "pending":
             self.waiters.add_all(found, list(rows), shapes)
         elif phase == "leased":
@@ -518,16 +519,6 @@ class View:
                 self.mortal.add(row)
             if row.request.ttl is not None or row.request.max_runtime is not None:
                 self.timed[row.id] = row
-
-    def _note_shapes(self, rows: Mapping[str, Reservation]) -> list[Shape]:
-        """Store the shape of each of these reservations, and return the shapes in the same order."""
-        self._drop_unused_shapes()
-        # Speed: reservations that were read together share the objects of equal requests.
-        different = {(id(row.request), row.run is None): row for row in rows.values()}
-        shape_of = {key: self._find_shape(row) for key, row in different.items()}
-        found = {name: shape_of[id(row.request), row.run is None] for name, row in rows.items()}
-        self.shapes.update(found)
-        return list(found.values())
 
     def _find_shape(self, row: Reservation) -> Shape:
         request, needs_agent = row.request, row.run is not None

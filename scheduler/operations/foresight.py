@@ -4,8 +4,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from scheduler.foresight.arrivals import DAY, MOST_ARRIVALS, MOST_DAYS
-from scheduler.foresight.forecaster import Forecaster
+from scheduler.foresight.forecaster import DAY, MOST_ARRIVALS, MOST_DAYS, Forecaster
 from scheduler.model.forecasts import Forecast, Foreseen, name_kind
 from scheduler.model.reservations import Reservation
 from scheduler.model.view import View

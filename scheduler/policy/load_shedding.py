@@ -37,9 +37,8 @@ def find_retry(verb: str, wait: float, longest: float) -> float | None:
     query is accepted. Requests with other verbs are accepted up to a multiple of `longest` (`TIMES_LONGER`): for
     example a `renew` is accepted while `wait` is at most 15 × `longest`.
     """
-    if wait <= longest * TIMES_LONGER[find_rank(verb)]:
-        return None
-    return min(max(wait, SHORTEST_RETRY), LONGEST_RETRY)
+    is_put_off = wait > longest * TIMES_LONGER[find_rank(verb)]
+    return min(max(wait, SHORTEST_RETRY), LONGEST_RETRY) if is_put_off else None
 
 
 class QueueGauge:

@@ -113,19 +113,16 @@ class PlanCache:
             self._blocks, self._slots_at = (), view.revision
         elif view.revision != self._revision:
             self._kept = None
-            self._note_unshared(view)
+            unshared, leases_on = self._unshared, view.leases_on
+            if unshared is not None:
+                for name in list_touched(view, self._revision):
+                    if name in leases_on:
+                        unshared[name] = None
+                    else:
+                        unshared.pop(name, None)
         self._revision = view.revision
         if self._cycle is None:
             self._drop_slots(view)
-
-    def _note_unshared(self, view: View) -> None:
-        unshared, leases_on = self._unshared, view.leases_on
-        if unshared is not None:
-            for name in list_touched(view, self._revision):
-                if name in leases_on:
-                    unshared[name] = None
-                else:
-                    unshared.pop(name, None)
 
     def _drop_slots(self, view: View) -> None:
         """Remove the facts about slots that have changed since the revision `_slots_at`."""
@@ -161,14 +158,12 @@ class PlanCache:
         """
         self.follow(view)
         kept = self._kept
-        if kept is None or kept.rules is not rules or not kept.since <= now < kept.until:
-            return None
-        return kept.plan
+        return None if kept is None or kept.rules is not rules or not kept.since <= now < kept.until else kept.plan
 
     def keep(self, rules: Rules, now: float, plan: Plan, next_protection: float) -> Plan:
         """Return the plan `plan`. If it has no decisions, store it for the next cycle.
 
-        Under `queue: quota`, where accounts earn and pay all the time, nothing is stored here: `quota/steady.py` keeps
+        Under `queue: quota`, where accounts earn and pay all the time, nothing is stored here: `quota/step.py` keeps
         the plan. `next_protection`: when the starvation guard begins to protect a further reservation (seconds since
         the epoch).
         """

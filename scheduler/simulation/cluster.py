@@ -13,7 +13,6 @@ from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.events import Event
 from scheduler.model.pools import find_pool_of_number
 from scheduler.model.reservations import Lease, Reservation, list_instances
-from scheduler.model.resources import merge
 from scheduler.model.rules import expiry_of_lease, list_image_sources, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
@@ -304,7 +303,7 @@ def _make_lease(
     is_metered = settings.queue == "quota"
     instances = [each for kind in ("essential", "elastic") for each in list_instances(reservation.request, kind)]
     asked = next(each.component for each in instances if each.name == given.component)
-    resources = merge(pool.default_resources, asked.resources) if given.resources is None else given.resources
+    resources = {**pool.default_resources, **asked.resources} if given.resources is None else given.resources
     return Lease(
         component=given.component,
         kind=asked.kind,

@@ -5,60 +5,6 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
-    "scheduler.policy.queueing.lending": {
-        "Lender.may_lend": [
-            Change(
-                "the table only spares searches that find nothing: `lend` finds no room for the demand, either",
-                "self.refused.add(demand)\nreturn False",
-                "self.refused.add(demand)\nreturn True",
-            ),
-            Change(
-                "the table only spares searches that find nothing",
-                "self.refused.add(demand)",
-                "",
-            ),
-        ],
-        "Lender.add": [
-            Change(
-                "the planned slots were among the ready ones before, where the demand found no room",
-                "self.unlent.clear()",
-                "",
-            ),
-            Change(
-                "a copy without a free place holds nothing",
-                "slot_info.pool.lease_limit > each.load",
-                "slot_info.pool.lease_limit >= each.load",
-            ),
-            Change(
-                "the planned slots were among the ready ones before, where the demand fitted neither",
-                "self.refused.clear()",
-                "",
-            ),
-        ],
-        "Lender.lend": [
-            Change(
-                "between two calls room is only taken, so a search with the same end finds none, either",
-                "end >= refused",
-                "end > refused",
-            ),
-        ],
-        "_limit": [
-            Change(
-                "the planned slot itself has as few uses left, and `may_lend` examines it before its copy",
-                "real.redeemed + real.given",
-                "real.redeemed - real.given",
-            ),
-        ],
-    },
-    "scheduler.policy.queueing.planned_start": {
-        "_find_free": [
-            Change(
-                "a slot has free amounts exactly if it has a capacity",
-                "free is None or capacity is None",
-                "free is None and capacity is None",
-            ),
-        ],
-    },
     "scheduler.policy.capacity.fits": {
         "fits": [
             Change(
@@ -77,16 +23,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.elastic.rated_slots": {
-        "RatedSlots.starts_before": [
-            Change(
-                "no key is equal to a position that a search has reached: its third number is 0 or less, and not 1",
-                "self._heap[0][0] < key",
-                "self._heap[0][0] <= key",
-            ),
-        ],
-    },
-    "scheduler.policy.scaling.max_slots": {
+    "scheduler.policy.scaling.launch_limits": {
         "SlotBounds.may_grow": [
             Change(
                 "True only means that the warm pools are filled, which launches or starts nothing then",
@@ -121,7 +58,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.foresight.arrivals": {
+    "scheduler.foresight.forecaster": {
         "ArrivalRecord.forget_old": [
             Change(
                 "no play repeats what is forgotten",
@@ -147,7 +84,7 @@ EXPLAINED: Final[Changes] = {
             Change("the time is the same", "self._coming[0][0] < at", "self._coming[0][0] <= at"),
         ],
     },
-    "scheduler.foresight.room": {
+    "scheduler.foresight.present": {
         "Room._count_on": [
             Change(
                 "both vectors are of one group", "zip(left, amounts, strict=True)", "zip(left, amounts, strict=False)"
@@ -173,7 +110,7 @@ EXPLAINED: Final[Changes] = {
             Change("only a bound of the space that the classes take", "100000", "100001"),
         ],
     },
-    "scheduler.policy.capacity.candidate_queue": {
+    "scheduler.policy.capacity.slot_index": {
         "CandidateQueue.catch_up": [
             Change(
                 "with as many changes as slots the queue is filled again, and has the same slots",
@@ -188,8 +125,6 @@ EXPLAINED: Final[Changes] = {
                 "slot_class.has_removed = True",
             ),
         ],
-    },
-    "scheduler.policy.capacity.slot_index": {
         "SlotIndex.take_often": [
             Change(
                 "the queue reads the change before its next search instead, and finds the same slot",
@@ -213,6 +148,70 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.elastic.cascade": {
+        "RatedSlots.starts_before": [
+            Change(
+                "no key is equal to a position that a search has reached: its third number is 0 or less, and not 1",
+                "self._heap[0][0] < key",
+                "self._heap[0][0] <= key",
+            ),
+        ],
+        "_may_exceed": [
+            Change(
+                "True only means that the exact rule is applied afterwards",
+                "opened is None or is_changed or slot_info.leases is not opened.slot_info.leases",
+                "opened is not None or is_changed or slot_info.leases is not opened.slot_info.leases",
+            ),
+            Change(
+                "True only means that the exact rule is applied afterwards",
+                "opened is None or slot_info.given or slot_info.lifted",
+                "opened is not None or slot_info.given or slot_info.lifted",
+            ),
+        ],
+        "_ClassHeadroom.move": [
+            Change(
+                "on slots without a place for a further lease no instance is counted",
+                "after[0] > 0",
+                "after[0] >= 0",
+            ),
+        ],
+        "_find_headroom": [
+            Change(
+                "the bound may be too high: a search applies the exact rule afterwards",
+                "slot_info.pool.lease_limit - slot_info.load",
+                "slot_info.pool.lease_limit + slot_info.load",
+            ),
+        ],
+        "RelaxedCapacity.count_fits": [
+            Change(
+                "a number above `most` is only compared with `most`",
+                "_count_fits(headroom, need.given[slot_info.slot.pool], most - found)",
+                "_count_fits(headroom, need.given[slot_info.slot.pool], most + found)",
+            ),
+        ],
+        "RelaxedCapacity.take": [
+            Change("there is one slot for each request", "True", "False"),
+        ],
+        "_Candidates._walk": [
+            Change(
+                "the caller goes on after each group until a slot is found, and examines the same slots",
+                "not to_the_end and self._slots.starts_before(self._reached)",
+                "not to_the_end or self._slots.starts_before(self._reached)",
+            ),
+        ],
+        "_Candidates.find": [
+            Change(
+                "the loop below examines the same slots, one group after the other",
+                "self._walk(bound, to_the_end=True)",
+                "",
+            ),
+        ],
+        "": [
+            Change(
+                "every turn is greater than either value, because no rank is as small",
+                "(-(1 << 62), 0, 0, 0)",
+                "(-(1 << 62), 0, 0, 1)",
+            ),
+        ],
         "Cascade._try": [
             Change(
                 "MORE only excludes rounding errors, and no change of the utilisation is exactly as large",
@@ -231,7 +230,7 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.lifecycle.heal": {
-        "_end_unconfirmed": [
+        "requeue_unconfirmed": [
             Change("the end of the leases notes the same slots", "cycle.note_restless(slot_info)", ""),
         ],
     },
@@ -259,6 +258,12 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.accounting": {
+        "RunningUse.__init__": [
+            Change("the first `follow` reads all slots", "0", "1"),
+        ],
+        "_Tally.sum_used": [
+            Change("in no time a lease uses nothing", "now > self.since", "now >= self.since"),
+        ],
         "settle": [
             Change("in no time a lease costs nothing", "now <= lease.charged_at", "now < lease.charged_at"),
         ],
@@ -321,8 +326,8 @@ EXPLAINED: Final[Changes] = {
         "_Reclaimable._find_most": [
             Change(
                 "what a trial lifts in vain from a slot that is not above its limit is put back",
-                "measure(slot_info.leases.values()).count > limit",
-                "measure(slot_info.leases.values()).count >= limit",
+                "measure(slot_info.leases.values()).count > limit - slot_info.given",
+                "measure(slot_info.leases.values()).count >= limit - slot_info.given",
             ),
         ],
     },
@@ -348,55 +353,6 @@ EXPLAINED: Final[Changes] = {
             Change("without choices no price is compared with this number", "0.0", "1.0"),
         ],
     },
-    "scheduler.policy.elastic.relaxed_capacity": {
-        "_ClassHeadroom.move": [
-            Change(
-                "on slots without a place for a further lease no instance is counted",
-                "after[0] > 0",
-                "after[0] >= 0",
-            ),
-        ],
-        "_find_headroom": [
-            Change(
-                "the bound may be too high: a search applies the exact rule afterwards",
-                "slot_info.pool.lease_limit - slot_info.load",
-                "slot_info.pool.lease_limit + slot_info.load",
-            ),
-        ],
-        "RelaxedCapacity.count_fits": [
-            Change(
-                "a number above `most` is only compared with `most`",
-                "_count_fits(headroom, need.given[slot_info.slot.pool], most - found)",
-                "_count_fits(headroom, need.given[slot_info.slot.pool], most + found)",
-            ),
-        ],
-        "RelaxedCapacity.take": [
-            Change("there is one slot for each request", "True", "False"),
-        ],
-    },
-    "scheduler.policy.elastic.victim_search": {
-        "_Candidates._walk": [
-            Change(
-                "the caller goes on after each group until a slot is found, and examines the same slots",
-                "not to_the_end and self._slots.starts_before(self._reached)",
-                "not to_the_end or self._slots.starts_before(self._reached)",
-            ),
-        ],
-        "_Candidates.find": [
-            Change(
-                "the loop below examines the same slots, one group after the other",
-                "self._walk(bound, to_the_end=True)",
-                "",
-            ),
-        ],
-        "": [
-            Change(
-                "every turn is greater than either value, because no rank is as small",
-                "(-(1 << 62), 0, 0, 0)",
-                "(-(1 << 62), 0, 0, 1)",
-            ),
-        ],
-    },
     "scheduler.policy.lifecycle.timers": {
         "OldestHeartbeats.__init__": [
             Change("the first `follow` knows no heartbeats, and so reads no changes", "0", "1"),
@@ -420,6 +376,56 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.queueing.starvation_guard": {
+        "Lender.may_lend": [
+            Change(
+                "the table only spares searches that find nothing: `lend` finds no room for the demand, either",
+                "self.refused.add(demand)\nreturn False",
+                "self.refused.add(demand)\nreturn True",
+            ),
+            Change(
+                "the table only spares searches that find nothing",
+                "self.refused.add(demand)",
+                "",
+            ),
+        ],
+        "Lender.add": [
+            Change(
+                "the planned slots were among the ready ones before, where the demand found no room",
+                "self.unlent.clear()",
+                "",
+            ),
+            Change(
+                "a copy without a free place holds nothing",
+                "slot_info.pool.lease_limit > each.load",
+                "slot_info.pool.lease_limit >= each.load",
+            ),
+            Change(
+                "the planned slots were among the ready ones before, where the demand fitted neither",
+                "self.refused.clear()",
+                "",
+            ),
+        ],
+        "Lender.lend": [
+            Change(
+                "between two calls room is only taken, so a search with the same end finds none, either",
+                "end >= refused",
+                "end > refused",
+            ),
+        ],
+        "_limit": [
+            Change(
+                "the planned slot itself has as few uses left, and `may_lend` examines it before its copy",
+                "real.redeemed + real.given",
+                "real.redeemed - real.given",
+            ),
+        ],
+        "_find_free": [
+            Change(
+                "a slot has free amounts exactly if it has a capacity",
+                "free is None or capacity is None",
+                "free is None and capacity is None",
+            ),
+        ],
         "StarvationGuard._plan_start": [
             Change(
                 "a reservation that could start now has been placed before, so no planned start is the present time",
@@ -479,7 +485,7 @@ EXPLAINED: Final[Changes] = {
             Change("only the text of the object for people differs", "field(repr=False)", "field(repr=True)"),
         ],
     },
-    "scheduler.policy.quota.steady": {
+    "scheduler.policy.quota.step": {
         "_make_terms": [
             Change("both accounts that are compared get the same number", "0", "1"),
             Change(
@@ -498,15 +504,22 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.quota.usage": {
-        "RunningUse.__init__": [
-            Change("the first `follow` reads all slots", "0", "1"),
-        ],
-        "_Tally.sum_used": [
-            Change("in no time a lease uses nothing", "now > self.since", "now >= self.since"),
-        ],
-    },
     "scheduler.policy.replan.kept_cycle": {
+        "_Section.make_block": [
+            Change(
+                "the bytes state that each reservation stays, as their absence does",
+                "self.count < len(self.keys)",
+                "self.count <= len(self.keys)",
+            ),
+        ],
+        "KeyHeap.push_all": [
+            Change(
+                "the number only decides how often outdated keys are removed",
+                "2 * len(self._present) + MOST_STALE",
+                "2 * len(self._present) - MOST_STALE",
+            ),
+            Change("the number only decides how often outdated keys are removed", "2", "3"),
+        ],
         "KeptCycle._check_protection": [
             Change(
                 "at this very time a full cycle makes the plan, and makes the same one",
@@ -529,7 +542,11 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
         "": [
-            Change("the number only decides how often the slot index is made again", "1000", "1001"),
+            Change(
+                "the number only decides how often the slot index is made again",
+                "MOST_CHANGES: Final = 1000",
+                "MOST_CHANGES: Final = 1001",
+            ),
         ],
         "KeptCycle._open_indexes": [
             Change(
@@ -551,40 +568,9 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.replan.kept_queue": {
-        "_Section.make_block": [
-            Change(
-                "the bytes state that each reservation stays, as their absence does",
-                "self.count < len(self.keys)",
-                "self.count <= len(self.keys)",
-            ),
-        ],
-        "KeyHeap.push_all": [
-            Change(
-                "the number only decides how often outdated keys are removed",
-                "2 * len(self._present) + MOST_STALE",
-                "2 * len(self._present) - MOST_STALE",
-            ),
-            Change("the number only decides how often outdated keys are removed", "2", "3"),
-        ],
-    },
     "scheduler.policy.queueing.feasibility": {
         "list_kinds": [
             Change("equal kinds are yielded more than once, and give the same answer", "known.add(kind)", ""),
-        ],
-    },
-    "scheduler.policy.elastic.assignment": {
-        "_may_exceed": [
-            Change(
-                "True only means that the exact rule is applied afterwards",
-                "opened is None or is_changed or slot_info.leases is not opened.slot_info.leases",
-                "opened is not None or is_changed or slot_info.leases is not opened.slot_info.leases",
-            ),
-            Change(
-                "True only means that the exact rule is applied afterwards",
-                "opened is None or slot_info.given or slot_info.lifted",
-                "opened is not None or slot_info.given or slot_info.lifted",
-            ),
         ],
     },
     "scheduler.policy.plan_cache": {

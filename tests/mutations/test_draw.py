@@ -13,7 +13,7 @@ from tests.mutations.explained import EXPLAINED
 from tests.mutations.mutant import Mutant, list_mutants
 from tests.mutations.playing import MODULES, ROOT, find_file, read
 
-MODULE = "scheduler.policy.queueing.lending"
+MODULE = "scheduler.policy.scaling.budgets"
 """A short module in which every kind of change can be made."""
 
 
@@ -31,7 +31,7 @@ def test_every_kind_of_change_is_drawn_and_each_makes_another_module(drawn: list
 
 
 def test_a_default_that_the_function_has_twice_is_anchored_by_the_whole_function() -> None:
-    module = "scheduler.policy.elastic.victim_search"
+    module = "scheduler.policy.elastic.cascade"
     changed = [each for each in draw([module], 1, 10_000) if each.old.startswith("def _walk(")]
     assert [each.function for each in changed] == ["_Candidates"]
     assert "to_the_end: bool=True" in changed[0].new
@@ -54,10 +54,10 @@ def test_mutants_of_several_packages_are_drawn_together() -> None:
 
 
 def test_the_patch_shows_the_line_that_the_place_names(drawn: list[Drawn]) -> None:
-    [each] = [each for each in drawn if each.old == "_limit(twin, each)" and each.new == ""]
+    [each] = [each for each in drawn if each.kind == "dropped call"]
     line = read(MODULE).splitlines()[each.line - 1]
-    assert each.place == f"scheduler/policy/queueing/lending.py:{each.line}"
-    assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.replace('_limit(twin, each)', 'pass')}"]
+    assert each.place == f"scheduler/policy/scaling/budgets.py:{each.line}"
+    assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.partition('cycle.move_slot(')[0]}pass"]
 
 
 def test_an_explained_mutant_is_known_whatever_surrounds_its_anchor(drawn: list[Drawn]) -> None:
@@ -82,7 +82,12 @@ def test_the_tests_of_the_rules_notice_a_mutant() -> None:
     anchors = [
         ("scheduler.policy.cycle.state", "CycleState.is_due", "self.now >= instant", "self.now > instant"),
         # A class whose last field needs a value, and the fields before it do not, cannot be made.
-        ("scheduler.policy.quota.reclaim", "_Trial", "field(init=False)", "field()"),
+        (
+            "scheduler.policy.quota.reclaim",
+            "_Trial",
+            "_limited: TrialLeases | None = field(init=False)",
+            "_limited: TrialLeases | None = field()",
+        ),
     ]
     code = (
         "from tests.mutations.anchor import Anchor\n"

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.foresight.arrivals import DAY
-from scheduler.foresight.forecaster import PLAYS, Forecaster
+from scheduler.foresight.forecaster import DAY, PLAYS, Forecaster
 from scheduler.foresight.margins import LEAST, Outcome, Waits
 from scheduler.model.forecasts import Forecast, Foreseen, name_kind
 from scheduler.operations import newcomers

@@ -13,8 +13,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.transitions import SlotState
 from scheduler.model.view import ROW_TYPES, Gone, Row, View
 from scheduler.operations.paused_gc import PausedGC
-from scheduler.policy.capacity.candidate_queue import SlotClass
-from scheduler.policy.capacity.slot_index import SlotIndex
+from scheduler.policy.capacity.slot_index import SlotClass, SlotIndex
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.replan.kept_cycle import KeptCycle

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from scheduler.model.waits import MOST_NAMES, Reason
-from scheduler.policy.replan.kept_queue import FEWEST_NAMES, MOST_STALE, KeptQueue, Key, KeyHeap
+from scheduler.policy.replan.kept_cycle import FEWEST_NAMES, MOST_STALE, KeptQueue, Key, KeyHeap
 
 REASON: Reason = ("no_capacity", "no slot has room")
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Lease, LeaseState
-from scheduler.model.resources import SLACK, Resources, merge, subtract, total
+from scheduler.model.resources import SLACK, Resources, subtract, total
 from scheduler.model.slots import Slot
 
 Obstacle = Literal["leases", "uses", "resources"]
@@ -37,9 +37,7 @@ def find_obstacle(
         return "leases"
     if uses < count:
         return "uses"
-    if free is not None and not fits(request, free):
-        return "resources"
-    return None
+    return "resources" if free is not None and not fits(request, free) else None
 
 
 def fits(request: Resources, free: Resources) -> bool:
@@ -120,16 +118,14 @@ def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
     if slot.resources is not None:
         return slot.resources
     offering = pool.offering_by_key.get(slot.offering or "")
-    if offering is not None and offering.resources is not None:
-        return offering.resources
-    return pool.resources
+    return offering.resources if offering is not None and offering.resources is not None else pool.resources
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:
     """Return the amounts by resource that an instance of `component` gets in a pool: what the component requests, and
     for other resources the pool's `default_resources`.
     """
-    return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources
+    return {**pool.default_resources, **component.resources} if pool.default_resources else component.resources
 
 
 def find_obstacle_on(slot: Slot, pool: Pool, component: Component, used: Usage, uses: float = inf) -> Obstacle | None:

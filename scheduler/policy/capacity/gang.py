@@ -5,15 +5,208 @@ them. The spaces are slot indexes (this module), idle slots under `quota` (`quot
 elastic instances are reclaimed (`quota/reclaim.py`, `elastic/cascade.py`), and slots on which work is preempted.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import floor
+from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from scheduler.model.resources import Resources
-from scheduler.policy.capacity.backtracking import MOST_STEPS, Backtracking, OpenSlot
-from scheduler.policy.capacity.candidate_queue import RemainingCapacity
-from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
-from scheduler.policy.capacity.slot_index import SlotIndex
+from scheduler.policy.capacity.requests import Amounts, Demand, InstanceRequest, RequestClass
+from scheduler.policy.capacity.slot_index import RemainingCapacity, SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
+
+# Backtracking: the last way to place the instances of a gang. Each instance in turn tries slots until the instances
+# after it fit too.
+#
+# Equal slots are tried once, because a search that fails with one of them fails with the others. So is a state of all
+# slots in which the instances that are left did not fit.
+
+
+MOST_STEPS: Final = 2_000
+"""The greatest number of steps of one search. A step places one instance on one slot."""
+_BITS: Final = 16
+"""Bits of each number in the key of a state. No number of slots exceeds MOST_STEPS there."""
+ROUNDING: Final = 1e-6
+"""A tolerance of comparisons that only show that a search is useless: sums of fractions are not exact."""
+OpenSlot = tuple[Hashable, SlotInfo, RemainingCapacity]
+"""A slot that may take instances: (kind, slot, what it has left). Slots of one kind that have equal capacity left are
+equal for every request, except that the first in slot order is better.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class _EqualSlots:
+    """Slots of one kind with equal capacity left, with and without instances of the search."""
+
+    kind: Hashable
+    remaining: RemainingCapacity
+    number: int
+    """What one slot adds to the key of a state: the key is the number of slots of each object, in fields of `_BITS`
+    bits.
+    """
+    sample: SlotInfo
+    """One of the slots that has been among them."""
+    slot_infos: list[SlotInfo] = field(default_factory=list)
+    """The slots in slot order."""
+    after: dict[Amounts, "_EqualSlots"] = field(default_factory=dict)
+    """Amounts of one instance -> the object for a slot that has taken it."""
+
+
+_Ranks = dict[_EqualSlots, tuple[int, ...] | None]
+"""Equal slots -> their rank for one request; None: an instance does not fit there."""
+_Candidate = tuple[tuple[int, ...], _EqualSlots]
+
+
+class Backtracking:
+    """One search for slots of all instances of a gang. It takes no capacity: the caller places the instances on the
+    slots that `run` returns.
+    """
+
+    def __init__(self, space: "Space", needs: Sequence[InstanceRequest]) -> None:
+        """Read the slots. `needs`: the requests of all instances."""
+        self._space = space
+        self._ranks: dict[InstanceRequest, _Ranks] = {need: {} for need in needs}
+        self._equal: dict[tuple[Hashable, RemainingCapacity], _EqualSlots] = {}
+        for kind, slot_info, remaining in space.list_open(self._ranks):
+            self._find_equal(kind, remaining, slot_info).slot_infos.append(slot_info)
+        for each in self._equal.values():
+            each.slot_infos.sort(key=_ORDER)
+        self._moves: list[tuple[SlotInfo, _EqualSlots, _EqualSlots]] = []
+        """The steps that were not undone: (slot, its equal slots before, its equal slots after)."""
+        self.steps = 0
+        """The steps that the search has taken."""
+        self.is_hopeless = self._is_too_small(needs)
+        """Whether it is certain that the instances do not fit in any way."""
+
+    def _find_equal(self, kind: Hashable, remaining: RemainingCapacity, slot_info: SlotInfo) -> _EqualSlots:
+        known = self._equal.get((kind, remaining))
+        if known is None:
+            known = _EqualSlots(kind, remaining, 1 << (len(self._equal) * _BITS), slot_info)
+            self._equal[kind, remaining] = known
+        return known
+
+    def _rank(self, need: InstanceRequest, equal: _EqualSlots) -> tuple[int, ...] | None:
+        slot_info, remaining = equal.sample, equal.remaining
+        step = need.steps.get(slot_info.slot.pool)
+        if step is None or remaining.after[step] is None:
+            return None
+        return self._space.rank(need, equal.kind, slot_info, remaining.load)
+
+    def _list_able(self, need: InstanceRequest) -> list[_Candidate]:
+        """Return the equal slots on which an instance fits, with the rank of the first of them, in no order."""
+        ranks, found = self._ranks[need], []
+        for each in self._equal.values():
+            if each.slot_infos:
+                if each not in ranks:
+                    ranks[each] = self._rank(need, each)
+                rank = ranks[each]
+                if rank is not None:
+                    found.append(((*rank, each.slot_infos[0].order), each))
+        return found
+
+    def _is_too_small(self, needs: Sequence[InstanceRequest]) -> bool:
+        """Return whether an instance fits nowhere, or all instances together need more of a resource, or more places
+        for instances, than the slots have that could take any of them.
+        """
+        able: dict[_EqualSlots, None] = {}
+        for need in self._ranks:
+            if not (found := self._list_able(need)):
+                return True
+            able.update((each, None) for _, each in found)
+        least = _find_least(self._ranks)
+        if sum(len(each.slot_infos) * _count_places(each, least, len(needs)) for each in able) < len(needs):
+            return True
+        if any(each.remaining.free is None for each in able):
+            return False
+        free, asked = dict[str, float](), dict[str, float]()
+        for each in able:
+            for name, amount in (each.remaining.free or {}).items():
+                free[name] = free.get(name, 0) + amount * len(each.slot_infos)
+        for need, count in Counter(needs).items():
+            for name, amount in _find_least([need]).items():
+                asked[name] = asked.get(name, 0) + amount * count
+        return any(amount > free.get(name, 0) + ROUNDING * (1 + amount) for name, amount in asked.items())
+
+    def run(self, needs: Sequence[InstanceRequest]) -> list[SlotInfo] | None:
+        """Return a slot for each instance. `needs`: the requests in the order in which the instances try slots. Return
+        None if the instances fit in no way, or if `MOST_STEPS` did not suffice to find one.
+        """
+        if self.is_hopeless:
+            return None
+        key, failed, moves = 0, set[tuple[int, int]](), self._moves
+        ways = [self._list_candidates(needs[0])]
+        while ways:
+            equal = next(ways[-1], None)
+            if equal is None:
+                ways.pop()
+                failed.add((len(ways), key))
+                if moves:
+                    key -= self._undo()
+                continue
+            if self.steps == MOST_STEPS:
+                return None
+            self.steps += 1
+            key += self._move(equal, needs[len(moves)])
+            if len(moves) == len(needs):
+                return [slot_info for slot_info, _, _ in moves]
+            if (len(moves), key) in failed:
+                key -= self._undo()
+            else:
+                ways.append(self._list_candidates(needs[len(moves)]))
+        return None
+
+    def _list_candidates(self, need: InstanceRequest) -> Iterator[_EqualSlots]:
+        """Return the slots for one instance, best first, equal ones together."""
+        found = self._list_able(need)
+        if len(found) > 1:
+            found.sort(key=_RANK)
+        allows = self._space.find_limits(slot_info for slot_info, _, _ in self._moves)
+        return iter([each for _, each in found if allows is None or allows(each.sample)])
+
+    def _move(self, equal: _EqualSlots, need: InstanceRequest) -> int:
+        """Place an instance on the first of these slots. Return the change of the key of the state."""
+        slot_info = equal.slot_infos.pop(0)
+        step = need.steps[slot_info.slot.pool]
+        after = equal.after.get(step)
+        if after is None:
+            remaining = equal.remaining.after[step]
+            assert remaining is not None, "the instance fits"  # noqa: S101
+            after = equal.after[step] = self._find_equal(equal.kind, remaining, slot_info)
+        insort(after.slot_infos, slot_info, key=_ORDER)
+        self._moves.append((slot_info, equal, after))
+        return after.number - equal.number
+
+    def _undo(self) -> int:
+        """Undo the last step. Return the change of the key of the state that it had made."""
+        slot_info, equal, after = self._moves.pop()
+        del after.slot_infos[bisect_left(after.slot_infos, slot_info.order, key=_ORDER)]
+        insort(equal.slot_infos, slot_info, key=_ORDER)
+        return after.number - equal.number
+
+
+def _find_least(needs: Iterable[InstanceRequest]) -> dict[str, float]:
+    """Return the least amount of each resource that any of these requests gets in any pool."""
+    given = [amounts for need in needs for amounts in need.given.values()]
+    return {name: min(each.get(name, 0) for each in given) for name in set[str]().union(*given)}
+
+
+def _count_places(equal: _EqualSlots, least: Mapping[str, float], most: int) -> float:
+    """Return at least how many instances one of these slots could take, up to `most`."""
+    remaining, free = equal.remaining, equal.remaining.free
+    places = min(most, remaining.most - remaining.load, remaining.uses_left)
+    if free is not None:
+        for name, amount in least.items():
+            if amount > 0:
+                places = min(places, floor(free.get(name, 0) / amount + ROUNDING))
+    return places
+
+
+_ORDER: Final = attrgetter("order")
+_RANK: Final = itemgetter(0)
+
 
 MANY: Final = 100
 """A gang with at least this number of instances is compared with the sum of the free capacity before slots are
@@ -48,19 +241,22 @@ class Space(Protocol):
 
     def take_all(self, runs: Runs) -> Found | None:
         """Place each instance in turn on the slot that is best for it. Return None if one fits nowhere; those before
-        it stay placed. `take_each` does this.
+        it stay placed.
         """
+        return take_each(self, runs)
 
     def undo(self) -> None:
         """Take all instances back, and all capacity that was added."""
 
-    def settle(self, runs: Runs, found: Found) -> Found | None:
+    def settle(self, runs: Runs, found: Found) -> Found | None:  # noqa: ARG002  instances stay where they are
         """Return slots for all instances after each of them was placed: `found`, or others that the space prefers.
         Return None, after `undo`, if the instances cannot stay.
         """
+        return found
 
-    def could_hold(self, demand: Demand) -> bool:
+    def could_hold(self, demand: Demand) -> bool:  # noqa: ARG002  only a search finds it
         """Return False if it is certain that not all instances fit, in whatever order they are placed."""
+        return True
 
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return the slots, as if empty, that could hold an instance and were not declined. What could be launched for
@@ -76,15 +272,23 @@ class Space(Protocol):
     def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:
         """Return the rank of a slot for an instance; the smallest is best, and of equal ones the first in slot order.
         None: the slot does not serve the request. `kind`: that of the `OpenSlot`; `load`: the number of its leases.
-        """
 
-    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
+        Here: by the first part of `kind`, then by labels, then by load.
+        """
+        labels = need.rank_labels(slot_info.labels)
+        if labels is None:
+            return None
+        return (kind[0], *labels, load if need.spreads else -load)  # type: ignore[index]  # see `list_open`
+
+    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:  # noqa: ARG002  it has none
         """Return a function that tests whether limits permit one more instance on a slot, if instances are on the slots
         `placed`. None: there are no limits.
         """
+        return None
 
     def may_backtrack(self) -> bool:
         """Return whether the work budget of the payer permits backtracking for the demand in this cycle."""
+        return True  # the gang is tried, so it may take all steps
 
     def charge(self, steps: int) -> None:
         """Count steps of backtracking for the work budget of the payer."""
@@ -114,7 +318,9 @@ def place(demand: Demand, space: Space) -> list[SlotInfo] | None:
     slot_infos = place_as_written(demand, space)
     if slot_infos is not None or len(demand.alike) == 1 or not space.could_hold(demand):
         return slot_infos
-    order = _sort_by_share(demand, space)
+    needs = dict.fromkeys(need for need, _ in demand.runs)
+    ranks = {need: _find_share(need, space.list_shareable(need)) for need in needs}
+    order = sorted(range(len(demand.runs)), key=lambda index: (*ranks[demand.runs[index][0]], index))
     runs = [demand.runs[index] for index in order]
     found = _take_in_turn(space, runs) if order != sorted(order) else None
     may_backtrack = len(demand.alike) <= MOST_REQUESTS and len(demand.needs) <= MOST_STEPS
@@ -155,15 +361,6 @@ def take_each(space: Space, runs: Runs) -> Found | None:
     return found
 
 
-def _sort_by_share(demand: Demand, space: Space) -> list[int]:
-    """Return the positions of the runs of a demand, those with the largest share first."""
-    ranks: dict[InstanceRequest, tuple[float, int]] = {}
-    for need, _ in demand.runs:
-        if need not in ranks:
-            ranks[need] = _find_share(need, space.list_shareable(need))
-    return sorted(range(len(demand.runs)), key=lambda index: (*ranks[demand.runs[index][0]], index))
-
-
 def _find_share(need: InstanceRequest, slots: Iterable[Shareable]) -> tuple[float, int]:
     """Return (largest share, negative; number of slots that could hold an instance)."""
     asked, greatest, count = dict[str, float](), dict[str, float](), 0
@@ -188,8 +385,7 @@ def _backtrack(space: Space, runs: Runs) -> Found | None:
     for need, slot_info in zip(needs, slot_infos, strict=True):
         space.take(slot_info, need, 1)
     left = iter(slot_infos)
-    found = [[next(left) for _ in range(count)] for _, count in runs]
-    return space.settle(runs, found)
+    return space.settle(runs, [[next(left) for _ in range(count)] for _, count in runs])
 
 
 class Extender(Protocol):
@@ -285,14 +481,12 @@ def has_room(
 
 def has_room_for_some(demand: Demand, slot_index: Sequence[SlotIndex]) -> bool:
     """Return whether at least one instance of a demand fits on a slot while its other instances are not placed."""
-    needs = dict.fromkeys(demand.needs)
-    return len(list_without_room(demand, slot_index)) < len(needs)
+    return len(list_without_room(demand, slot_index)) < len(dict.fromkeys(demand.needs))
 
 
 def list_without_room(demand: Demand, slot_index: Sequence[SlotIndex]) -> list[InstanceRequest]:
     """Return the different requests of a demand of which an instance fits on no slot, even if no other is placed."""
-    needs = dict.fromkeys(demand.needs)
-    return [need for need in needs if _find_in(slot_index, need, demand.declined)[1] is None]
+    return [need for need in dict.fromkeys(demand.needs) if _find_in(slot_index, need, demand.declined)[1] is None]
 
 
 def _place(
@@ -318,7 +512,7 @@ def _place(
     return slot_infos, space
 
 
-class _IndexSpace:
+class _IndexSpace(Space):
     """Slot indexes as a space. They are searched in the given order, or together: then each instance takes the best
     slot of all indexes.
     """
@@ -481,18 +675,6 @@ class _IndexSpace:
                 if slot_info.slot.id not in self._demand.declined:
                     self._holders[slot_info] = each
                     yield (place_of_index, slot_info.slot_class), slot_info, slot_info.remaining
-
-    def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:
-        labels = need.rank_labels(slot_info.labels)
-        if labels is None:
-            return None
-        return (kind[0], *labels, load if need.spreads else -load)  # type: ignore[index]  # a kind of `list_open`
-
-    def find_limits(self, placed: Iterable[SlotInfo]) -> None:  # noqa: ARG002  indexes know no limits
-        return None
-
-    def may_backtrack(self) -> bool:
-        return True  # the gang is tried, so it may take all steps
 
     def charge(self, steps: int) -> None:
         self._indexes[-1].steps += steps

@@ -3,11 +3,9 @@ that are alike.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, repeat
 
-from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Shape
 from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules, SchedulerKeys
@@ -88,12 +86,14 @@ class InstanceRequest:
         """Return whether this request has the same required labels and pools as `other`, and at least the same amounts.
         If so, a slot that is too small for `other` is too small for this request, too.
         """
-        if self.required != other.required:
-            return False
-        return self.given.keys() == other.given.keys() and all(
-            self.given[pool].get(name, 0) >= amount
-            for pool, amounts in other.given.items()
-            for name, amount in amounts.items()
+        return (
+            self.required == other.required
+            and self.given.keys() == other.given.keys()
+            and all(
+                self.given[pool].get(name, 0) >= amount
+                for pool, amounts in other.given.items()
+                for name, amount in amounts.items()
+            )
         )
 
     def rank_labels(self, labels: Labels) -> tuple[int, int] | None:
@@ -193,8 +193,21 @@ class Demands(dict[Shape, Demand]):
 
     def __missing__(self, shape: Shape) -> Demand:
         queue, settings, pools = self._rules.find_route(shape.pool, shape.system, needs_agent=shape.needs_agent)
-        serving = [(name, self._rules.pools[name]) for name in pools]
-        needs, elastic = _make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
+        of_component: dict[str, InstanceRequest] = {}
+        for component in shape.components:
+            given = {name: given_to(component, self._rules.pools[name]) for name in pools}
+            steps = {name: self._steps.find(each) for name, each in given.items()}
+            of_component[component.name] = InstanceRequest(
+                component,
+                shape.labels,
+                shape.prefers,
+                given,
+                steps,
+                self._steps.find_likeness(shape.labels, component.labels, steps),
+                spreads=settings.profile == "spread",
+                required=frozenset((*shape.labels.items(), *component.labels.items())),
+            )
+        needs, elastic = _repeat(shape, of_component, "essential"), _repeat(shape, of_component, "elastic")
         if settings.elastic == "rigid" and settings.queue != "quota":  # quota grants them by its own rules
             needs += elastic
         demand = self[shape] = Demand(shape, pools, queue, settings, needs, elastic)
@@ -218,29 +231,8 @@ class LastDemands:
         return demands
 
 
-Needs = tuple[InstanceRequest, ...]
-
-
-def _make_needs(
-    shape: Shape, pools: Iterable[tuple[str, Pool]], steps: SharedAmounts, *, spreads: bool
-) -> tuple[Needs, Needs]:
-    """Return two tuples for a shape in these pools: (1) the requests of the essential instances; (2) the requests of
-    the elastic instances.
-    """
-    serving = list(pools)
-    needs: dict[str, InstanceRequest] = {}
-    for component in shape.components:
-        given = {name: given_to(component, pool) for name, pool in serving}
-        alike = {name: steps.find(each) for name, each in given.items()}
-        likeness = steps.find_likeness(shape.labels, component.labels, alike)
-        required = frozenset((*shape.labels.items(), *component.labels.items()))
-        needs[component.name] = InstanceRequest(
-            component, shape.labels, shape.prefers, given, alike, likeness, spreads, required
-        )
-    return _repeat(shape, needs, "essential"), _repeat(shape, needs, "elastic")
-
-
-def _repeat(shape: Shape, needs: dict[str, InstanceRequest], kind: str) -> Needs:
+def _repeat(shape: Shape, needs: dict[str, InstanceRequest], kind: str) -> tuple[InstanceRequest, ...]:
     """Return one request for each instance of this kind (essential or elastic)."""
-    counts = ((needs[each.name], each.count) for each in shape.components if each.kind == kind)
-    return tuple(chain.from_iterable(repeat(need, count) for need, count in counts))
+    return tuple(
+        chain.from_iterable(repeat(needs[each.name], each.count) for each in shape.components if each.kind == kind)
+    )

@@ -182,7 +182,7 @@ class CachedSlot(msgspec.Struct, eq=False):
     life: tuple[bool, float] | None = None
     """The result of `find_life` (whether the machine has drifted, and when it is too old); None until it is needed."""
     may_exceed: bool | None = None
-    """Whether the leases may use more than the slot's capacity (`elastic/assignment.py`); None until it is needed."""
+    """Whether the leases may use more than the slot's capacity (`elastic/cascade.py`); None until it is needed."""
 
 
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:
@@ -296,8 +296,14 @@ def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None
     opened, pool = slot_info.opened, slot_info.pool
     assert opened is not None, "the view has had the slot"  # noqa: S101
     is_new_row = slot is not slot_info.slot
-    if is_new_row and not _renew_row(slot_info, opened, slot):
-        return None
+    if is_new_row:
+        fresh = make_slot_info(slot, pool, opened.slot_info.order)
+        if (fresh.capacity, fresh.labels, fresh.market) != (slot_info.capacity, slot_info.labels, slot_info.market):
+            return None
+        opened.slot_info, opened.life = fresh, None
+        slot_info.slot, slot_info.state, slot_info.capacity = slot, fresh.state, fresh.capacity
+        slot_info.labels, slot_info.price = fresh.labels, fresh.price
+        slot_info.unconfirmed, slot_info.idle_since = fresh.unconfirmed, fresh.idle_since
     begun = opened.slot_info
     leases, is_sound = _find_held(view, slot)
     if slot_info.leases is not leases or begun.leases is not leases:
@@ -319,20 +325,6 @@ def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None
     if slot_info.unclean or slot_info.stuck:
         slot_info.unclean = slot_info.stuck = False
     return opened
-
-
-def _renew_row(slot_info: SlotInfo, opened: CachedSlot, slot: Slot) -> bool:
-    """Update the scratch copy and the cached facts to a new row of the slot. Return False, and change nothing, if the
-    row has other amounts, other labels or another market; else return True.
-    """
-    fresh = make_slot_info(slot, slot_info.pool, opened.slot_info.order)
-    if (fresh.capacity, fresh.labels, fresh.market) != (slot_info.capacity, slot_info.labels, slot_info.market):
-        return False
-    opened.slot_info, opened.life = fresh, None
-    slot_info.slot, slot_info.state, slot_info.capacity = slot, fresh.state, fresh.capacity
-    slot_info.labels, slot_info.price = fresh.labels, fresh.price
-    slot_info.unconfirmed, slot_info.idle_since = fresh.unconfirmed, fresh.idle_since
-    return True
 
 
 def _find_held(view: View, slot: Slot) -> tuple[Leases, bool]:

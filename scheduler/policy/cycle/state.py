@@ -2,14 +2,17 @@
 so far.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from math import inf, nextafter
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from scheduler.model.accounts import FREE, Account, Levels, add, find_account, level_of, subtract
 from scheduler.model.decisions import (
     Assign,
     Decision,
@@ -24,19 +27,289 @@ from scheduler.model.decisions import (
     Stop,
     Terminate,
 )
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease, Reservation, is_claimant
 from scheduler.model.rules import Rules, SchedulerKeys, Terms
+from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
 from scheduler.model.waiting_codes import WaitingCode
-from scheduler.policy.capacity.requests import Demand, LastDemands
+from scheduler.policy.capacity.requests import Demand, InstanceRequest, LastDemands
 from scheduler.policy.capacity.slot_index import SlotIndex
-from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.balances import NO_BALANCES
-from scheduler.policy.cycle.opened_slots import OpenedSlots
+from scheduler.policy.capacity.slot_info import CachedSlot, SlotInfo, is_sound, make_cached_slot
 from scheduler.policy.cycle.queue import Queue, WaitReasons
 from scheduler.policy.cycle.work_budget import WorkBudget
-from scheduler.policy.plan_cache import PlanCache
+from scheduler.policy.plan_cache import PlanCache, list_touched
+
+# The types of the values that one step of `plan()` passes to a later one, beside the cycle's state.
+
+
+ToStop = Mapping[str, int]
+"""Pool -> how many of its slots in flight and of its idle slots may be stopped later for the stopped tier. A slot that
+was launched for the tier is stopped as soon as it is ready, others after `idle_scale_down` seconds without a lease.
+"""
+FailedBoots = Mapping[str, Sequence[str]]
+"""Pool -> ids of the slots whose boot timed out in this cycle. Their failures are not in the database before the
+commit.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """What the starvation guard keeps for reservations that have waited for too long: slots, and launches for gangs."""
+
+    gangs: Collection[str]
+    """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind the gang."""
+    kept: Mapping[str, SlotIndex]
+    """Id of a reservation with a planned start, or of another protected gang -> the ready slots that are kept for it.
+    The key "" -> those that are kept for all other protected reservations with a single instance.
+    """
+
+
+class ElasticShortage(NamedTuple):
+    """Elastic instances of one reservation for which no slot has capacity. The pools of `demand` launch machines for
+    elastic instances (`launch_for_elastic`).
+    """
+
+    reservation: Reservation
+    demand: Demand
+    """The demand of a single elastic instance; all instances of this entry are alike."""
+    instances: int
+    """The number of elastic instances without a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """The input of the step that launches slots: the reservations and elastic instances that fit on no slot that is
+    ready or in flight.
+    """
+
+    queue: Queue
+    """Reservations that fit on no slot that is ready or in flight, in queue order."""
+    deferred: Collection[str]
+    """Ids of reservations behind a gang in a queue without backfill.
+
+    They are placed on ready slots only after slots were launched for the gang.
+    """
+    protected: Protected
+    elastic: Sequence[ElasticShortage]
+    """Elastic instances for which no slot has capacity, in the order in which launches are tried for them."""
+    uncovered: Collection[Demand] = ()
+    """Demands that are known not to fit on the slots that are ready or in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """The demands whose launches only `max_slots` or EC2's quota withholds. `demands` has one entry for each such
+    reservation, in queue order.
+    """
+
+    closed: Container[str]
+    """The pools in which a launch for a pending reservation is withheld, by `max_slots`, EC2's quota or a budget. A
+    machine that such a pool launched for its reserve or tier could be the next to end for the withheld launch.
+    """
+    demands: Sequence[Demand]
+    kept: Mapping[str, SlotIndex]
+    """The ready slots that the starvation guard keeps for reservations, as in `Protected.kept`."""
+    awaited: Mapping[int, Sequence[InstanceRequest]]
+    """Position in `demands` -> requests of gangs that the starvation guard protects (`Protected.gangs`) and that got no
+    launches. These gangs are in the queue before the demand at this position, and behind the demand before it. For this
+    demand and all later ones, no launch is made that could serve one of these requests.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """How many launches are withheld in each pool, and which slots (`spared`) are protected. For each withheld launch
+    one slot that no reservation needs ends, so that the launch can run in a later cycle. Protected slots do not end.
+    """
+
+    launches: Mapping[str, int]
+    """Pool -> how many launches are withheld there, by `max_slots` or EC2's quota."""
+    spared: Collection[str]
+    """Ids of slots without leases that must not end. A reservation with withheld launches needs them, too: some of its
+    instances would be placed on these slots, and the others on the slots that are launched later.
+    """
+    beyond: Mapping[str, int]
+    """Pool -> how many of the launches in `launches` are withheld by `max_slots`. EC2's quota withholds the others."""
+    closed: Container[str]
+    """The pools that launch nothing for their warm reserve and their stopped tier, see `Shortfall.closed`."""
+    by_quota: Mapping[str, Counter[str]]
+    """Pool -> subject of the back-off for EC2's quota -> how many launches it withholds."""
+    expected: Mapping[str, int]
+    """Pool -> how many launches the pool makes as soon as `max_slots` withholds none of a reservation's launches, those
+    in `beyond` included. A gang may wait for another pool, while this one still has room for its launches.
+    """
+
+
+# The slots as they are when a cycle begins, in slot order. They are kept from one cycle to the next, and only slots
+# that changed are read again.
+
+
+_copy: Any = SlotInfo.__copy__  # type: ignore[attr-defined]  # every Struct has it; half the time of copy()
+
+
+class OpenedSlots:
+    """The cached facts of all slots of the configured pools.
+
+    Three fields list the slots that a cycle has to examine before it copies any slot. `restless`: a rule, such as a
+    timeout, may change the slot. `unsound`: a lease names an earlier machine of the slot. `vanished`: the rules no
+    longer list the slot's pool.
+    """
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+        self._pools: Mapping[str, Pool] = {}
+        self._revision = 0
+        self._slots: dict[str, list[CachedSlot]] = {}
+        """Pool name -> its slots, in slot order."""
+        self._places: dict[str, tuple[str, int]] = {}
+        """Slot id -> (its pool, its index in the list of this pool in `_slots`), in slot order."""
+        self.restless: dict[int, str] = {}
+        """Position in slot order -> slot id. It contains the slots that a rule of the lifecycle, such as a timeout, may
+        change although no row or lease changes (`CachedSlot.is_at_rest` is False).
+        """
+        self.unsound: set[str] = set()
+        """Ids of slots whose leases do not all belong to their present machine. Such a slot may not exist any more."""
+        self.vanished: list[Slot] = []
+        """Slots with EC2 machines whose pool the rules no longer list, in slot order."""
+
+    def follow(self, view: View, rules: Rules, cached: dict[str, CachedSlot]) -> None:
+        """Read the slots that changed since the last call. Read all slots if a slot was added or deleted, or if a pool
+        has changed.
+
+        `cached`: slot id -> cached facts (`PlanCache.slots`). Facts that are missing there are added.
+        """
+        is_known = (
+            view is self._view
+            and list(rules.pools) == list(self._pools)
+            and all(pool is self._pools[name] for name, pool in rules.pools.items())
+        )
+        if not is_known or not self._reread(view, cached):
+            self._read_all(view, rules.pools, cached)
+        self._revision = view.revision
+
+    def _reread(self, view: View, cached: dict[str, CachedSlot]) -> bool:
+        """Read the slots that changed, and return True. Return False if all slots have to be read, because a changed
+        slot is new, was deleted or has another pool.
+        """
+        slots, places = view.slots, self._places
+        for name in list_touched(view, self._revision):
+            slot, place = slots.get(name), places.get(name)
+            if slot is None or place is None or slot.pool != place[0]:
+                return False
+            there = self._slots[place[0]]
+            old = there[place[1]]
+            new = cached.get(name)
+            if new is None:
+                new = cached[name] = make_cached_slot(view, slot, self._pools[place[0]])
+            new.slot_info.order = old.slot_info.order
+            there[place[1]] = new
+            if not (old.is_at_rest and new.is_at_rest and old.is_sound and new.is_sound):
+                self._note(new)
+        return True
+
+    def _find(self, view: View, slot: Slot, order: int, cached: dict[str, CachedSlot]) -> CachedSlot:
+        known = cached.get(slot.id)
+        if known is None or known.slot_info.pool is not self._pools[slot.pool]:
+            known = cached[slot.id] = make_cached_slot(view, slot, self._pools[slot.pool])
+        known.slot_info.order = order
+        return known
+
+    def _note(self, opened: CachedSlot) -> None:
+        """Add one slot to the tables, or remove it: `restless` contains the slot if a rule of the lifecycle may change
+        it; `unsound` contains the slot if one of its leases does not belong to its present machine.
+        """
+        name, order = opened.slot_info.slot.id, opened.slot_info.order
+        if opened.is_at_rest:
+            self.restless.pop(order, None)
+        else:
+            self.restless[order] = name
+        if opened.is_sound:
+            self.unsound.discard(name)
+        else:
+            self.unsound.add(name)
+
+    def _read_all(self, view: View, pools: Mapping[str, Pool], cached: dict[str, CachedSlot]) -> None:
+        self._view, self._pools = view, dict(pools)
+        self._slots, self._places, self.restless, self.unsound, self.vanished = {}, {}, {}, set(), []
+        for name in pools:
+            slots, first = view.pools[name].list() if name in view.pools else [], len(self._places)
+            self._slots[name] = [self._find(view, slot, order, cached) for order, slot in enumerate(slots, first)]
+            self._places.update((slot.id, (name, place)) for place, slot in enumerate(slots))
+        for opened in chain.from_iterable(self._slots.values()):
+            if not (opened.is_at_rest and opened.is_sound):
+                self._note(opened)
+        for name in sorted(set(view.pools).difference(pools)):
+            slots = view.pools[name].list()
+            self.vanished += [slot for slot in slots if slot.machine is None and slot.state != "empty"]
+            self.unsound.update(slot.id for slot in slots if not is_sound(view, slot))
+        self.unsound.update(view.leases_on.keys() - view.slots.keys())
+
+    def copy(self) -> tuple[dict[str, list[SlotInfo]], dict[str, SlotInfo]]:
+        """Return scratch copies of all slots, which one cycle may change. They are returned in two tables: (1) pool ->
+        its slots in slot order, pools in configured order; (2) slot id -> slot.
+
+        Speed: the copies are made in one pass over a list.
+        """
+        pools: dict[str, list[SlotInfo]] = {}
+        for name, slots in self._slots.items():
+            pools[name] = copies = list(map(_copy, [opened.slot_info for opened in slots]))
+            for copy, opened in zip(copies, slots, strict=True):
+                copy.opened = opened
+        return pools, dict(zip(self._places, chain.from_iterable(pools.values()), strict=True))
+
+
+# The balances of the quota accounts within one cycle.
+
+
+class Balances:
+    """The quota accounts of one cycle, with two facts about each: its level after the charge, and its balance after the
+    charge and the preemptions so far. Source: qscheduler.
+    """
+
+    def __init__(self, accounts: Mapping[str, Account]) -> None:
+        self.accounts = accounts
+        self._levels = {name: level_of(account.balance) for name, account in accounts.items()}
+        self.left = {name: account.balance for name, account in accounts.items()}
+        """Account id -> what the account has left now at each paid level. The balance of a level may be negative."""
+
+    def account_of(self, reservation: Reservation) -> Account | None:
+        """Return the account that pays for a reservation; None if the reservation names no account, or one that does
+        not exist.
+        """
+        return find_account(self.accounts, reservation.request.account, reservation.sequence)
+
+    def level_of(self, reservation: Reservation) -> int:
+        """Return the best level at which a reservation's account had a balance after the charge. Return the free level
+        if there is no such level or no account.
+
+        Preemptions in this cycle change balances and do not change this level.
+        """
+        account = self.account_of(reservation)
+        return FREE if account is None else self._levels[account.id]
+
+    @property
+    def are_by_name(self) -> bool:
+        """Whether reservations that name the same account are always paid by the same account.
+
+        This is false after an account was deleted: a new account with the same name pays only for reservations that
+        were submitted later.
+        """
+        return not any(account.forgotten_upto for account in self.accounts.values())
+
+    def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
+        """Charge `cost` to the account `payer`. Refund it to `payee`, the account that paid it before (None: no
+        refund).
+        """
+        self.left[payer.id] = subtract(self.left[payer.id], cost)
+        if payee is not None:
+            self.left[payee.id] = add(self.left[payee.id], cost)
+
+
+NO_BALANCES: Final = Balances({})
+"""The balances of a cycle without quota accounts. Nothing is charged there, so all such cycles share this object."""
+
 
 UNUSED_DEMANDS: Final = 1000
 """The limit of the table of demands is 2 × the number of pending reservations + this number. If the table has more
@@ -229,12 +502,6 @@ class CycleState:
             slot_info.end_lease((reservation.id, component), self.now)
             self.note_restless(slot_info)
 
-    def note_preempted(self, reservation: Reservation, component: str) -> None:
-        """Record that an elastic instance is preempted, so that no instance of its component is granted in this
-        cycle.
-        """
-        self.preempted_instances.setdefault(reservation.id, []).append(component)
-
     def requeue(self, reservation: Reservation, decision: Requeue | Restart) -> None:
         """Decide that a reservation is pending again, and end its leases. Its position in the queue is that of
         its age.
@@ -261,16 +528,13 @@ class CycleState:
         Reservations with equal requests share one demand, unless the reservation declined a slot or was interrupted too
         often.
         """
-        shape = self.view.shapes[reservation.id]
-        demand = self.demands.find(shape, reservation.request.account)
+        demand = self.demands.find(self.view.shapes[reservation.id], reservation.request.account)
         if not reservation.declined and not reservation.interruptions:
             return demand
         limits = {name: self.rules.pools[name].on_demand_after for name in demand.pools}
         impatient = tuple(name for name, most in limits.items() if most and reservation.interruptions >= most)
         declined = tuple(name for name in reservation.declined if self._is_still_there(reservation, name))
-        if not declined and not impatient:
-            return demand
-        return replace(demand, declined=declined, impatient=impatient)
+        return replace(demand, declined=declined, impatient=impatient) if declined or impatient else demand
 
     def _is_still_there(self, reservation: Reservation, name: str) -> bool:
         """Return whether the slot `name` still has the machine that the holder of a reservation declined. Two facts

@@ -1,6 +1,6 @@
 """The elastic instances of leased reservations, in the scratch copy of a cycle.
 
-A search (`elastic/assignment.py`) may lift an instance off its slot, and put it back or on another slot. Source: Zoe.
+A search (`elastic/cascade.py`) may lift an instance off its slot, and put it back or on another slot. Source: Zoe.
 """
 
 from bisect import bisect_left, insort
@@ -10,7 +10,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, Protocol
 
-from scheduler.model.reservations import Component, Instance, Lease, Reservation
+from scheduler.model.reservations import Instance, Lease, Reservation
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -208,8 +208,7 @@ class MissingInstances:
 
     def list_next(self, start: Rank) -> list[ElasticGroup]:
         """Return, for each request class, the first group from the rank `start` on that has missing instances."""
-        found = (self.find_next(likeness, start) for likeness in self._groups)
-        return [group for group in found if group is not None]
+        return [group for likeness in self._groups if (group := self.find_next(likeness, start)) is not None]
 
 
 def list_groups(
@@ -227,7 +226,9 @@ def list_groups(
     groups: list[ElasticGroup] = []
     first = 0
     for need, count in demand.elastic_runs:
-        numbers = _number(need.component, held)
+        numbers = {
+            number: lease for lease in held if (number := find_number(need.component, lease.component)) is not None
+        }
         most, returned = find_wanted(need.component, declined)
         excluded = numbers.keys() | returned
         missing = max(min(count - len(excluded), most - len(numbers)), 0)
@@ -251,14 +252,6 @@ def list_groups(
         groups.append(group)
         first += count
     return groups
-
-
-def _number(component: Component, leases: Iterable[Lease]) -> dict[int, Lease]:
-    """Return a table (number of the instance -> lease) of the leases in `leases` that belong to elastic instances of
-    one component.
-    """
-    numbered = ((find_number(component, lease.component), lease) for lease in leases)
-    return {number: lease for number, lease in numbered if number is not None}
 
 
 def _list_others(first: int, count: int, numbers: Container[int]) -> Iterator[int]:

@@ -18,8 +18,7 @@ from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState, make_revoke
-from scheduler.policy.cycle.step_values import ElasticShortage
+from scheduler.policy.cycle.state import CycleState, ElasticShortage, make_revoke
 from scheduler.policy.elastic.cascade import Cascade, link_pools
 from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, GrantLimits
 from scheduler.policy.queueing.order import sort_queue
@@ -169,16 +168,12 @@ class ElasticDecisions:
         else:
             # Without a grace, too, leases that were revoked earlier may still use an overfull slot.
             _move(mine, "held", "claimed")
-            yield self._claim(assign)
+            self._claiming.add(assign.reservation)
+            self._cycle.wait(assign.reservation, "no_capacity", RECLAIMING)
+            yield Claim(reservation=assign.reservation, leases=assign.leases)
 
     def _find_revoke_by(self, reservation: str) -> float | None:
         return self._cycle.find_revoke_by(self._cycle.settings_of(self._cycle.view.reservations[reservation]))
-
-    def _claim(self, assign: Assign) -> Claim:
-        self._claiming.add(assign.reservation)
-        row = self._cycle.view.reservations[assign.reservation]
-        self._cycle.wait(row.id, "no_capacity", RECLAIMING)
-        return Claim(reservation=assign.reservation, leases=assign.leases)
 
     def _revoke_others(self) -> Iterator[Decision]:
         """Yield the revokes that no assignment needs: of instances that lost their slot to an instance of a better

@@ -6,27 +6,19 @@ there, and is not granted again. `NAME=N` is the number of instances of the comp
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from scheduler.model.reservations import Component, Reservation, list_wants
 
 
-class Wanted(NamedTuple):
-    """What the holder of a leased reservation wants of one elastic component."""
-
-    most: int
-    """The most instances."""
-    returned: frozenset[int] = frozenset()
-    """The numbers of the instances that are not granted again."""
-
-
-def find_wanted(component: Component, declined: Sequence[str]) -> Wanted:
-    """Return what a holder wants of a component. `declined`: the field of its leased reservation."""
+def find_wanted(component: Component, declined: Sequence[str]) -> tuple[int, frozenset[int]]:
+    """Return what a holder wants of a component: (the most instances, the numbers of the instances that are not granted
+    again). `declined`: the field of its leased reservation.
+    """
     if not declined:
-        return Wanted(component.count)
+        return component.count, frozenset()
     returned = (find_number(component, entry) for entry in declined)
     most = list_wants(declined).get(component.name, component.count)
-    return Wanted(most, frozenset(number for number in returned if number is not None))
+    return most, frozenset(number for number in returned if number is not None)
 
 
 def list_unwanted(current: Reservation, names: Sequence[str]) -> set[str]:

@@ -27,8 +27,7 @@ from scheduler.policy.capacity.slot_info import (
     find_reason_to_retire,
     is_configured,
 )
-from scheduler.policy.cycle.state import CycleState, make_revoke
-from scheduler.policy.cycle.step_values import FailedBoots
+from scheduler.policy.cycle.state import CycleState, FailedBoots, make_revoke
 from scheduler.policy.lifecycle.timers import (
     find_deadline,
     find_end_of_grace,
@@ -62,11 +61,10 @@ def heal_due(cycle: CycleState) -> float:
 def _find_change(slot_info: SlotInfo) -> float:
     """Return when a rule of this module changes a slot of which neither row nor leases change. Minus infinity: now."""
     slot = slot_info.slot
-    if slot_info.state != slot.state or slot.state in AT_REST or slot.interrupted_at is not None:
+    is_drained = slot.state == "draining" and not slot_info.leases
+    if slot_info.state != slot.state or slot.state in AT_REST or slot.interrupted_at is not None or is_drained:
         return -inf
-    if (slot.state == "draining" and not slot_info.leases) or _is_leaving(slot_info):
-        return -inf
-    return -inf if _find_reason_to_end(slot_info) else _find_deadline(slot_info)
+    return -inf if _is_leaving(slot_info) or _find_reason_to_end(slot_info) else _find_deadline(slot_info)
 
 
 def _find_deadline(slot_info: SlotInfo) -> float:
@@ -176,8 +174,7 @@ def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
             continue
         slots = [cycle.view.slots[lease.slot] for lease in reservation.leases if lease.slot in cycle.view.slots]
         # A grace would end in the next cycle if another machine is gone already (`_end_graces`).
-        is_whole = _has_all_slots(cycle, reservation)
-        revoke_by = _find_grace_end(cycle, reservation, slots) if is_whole else None
+        revoke_by = _find_grace_end(cycle, reservation, slots) if _has_all_slots(cycle, reservation) else None
         cycle.timers.add(revoke_by)
         decision = Requeue(reservation=reservation.id, reason="slot_interrupted", revoke_by=revoke_by)
         if revoke_by is None:
@@ -191,8 +188,7 @@ def _find_holders(cycle: CycleState, leases: Leases, phases: Container[str]) -> 
     """Return the reservations in one of `phases` that hold an essential one of `leases`, in order of submission."""
     owners = {owner for (owner, _), lease in leases.items() if lease.kind == "essential"}
     found = [cycle.view.reservations[owner] for owner in owners]
-    holders = [each for each in found if each.phase in phases and each.id not in cycle.over]
-    return sorted(holders, key=_sequence)
+    return sorted((each for each in found if each.phase in phases and each.id not in cycle.over), key=_sequence)
 
 
 def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable[Slot]) -> float | None:
@@ -203,9 +199,7 @@ def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable
     ends = [slot.interrupted_by for slot in slots if slot.interrupted_by is not None]
     if (grace := cycle.settings_of(reservation).interruption_grace) is not None:
         ends.append(cycle.now + grace)
-    if not ends or cycle.is_due(min(ends)):
-        return None
-    return min(ends)
+    return None if not ends or cycle.is_due(min(ends)) else min(ends)
 
 
 def _mark_silent(cycle: CycleState) -> set[str]:
@@ -350,9 +344,7 @@ def _find_loss(
         if slot.interrupted_at is not None:
             return "slot_interrupted", None
         return "preempted" if lease.revoke_reason == "preempted" else "reclaimed", None
-    if slot.interrupted_at is None:
-        return None
-    return "slot_interrupted", _find_grace_end(cycle, reservation, [slot])
+    return None if slot.interrupted_at is None else ("slot_interrupted", _find_grace_end(cycle, reservation, [slot]))
 
 
 def _revoke(
@@ -389,7 +381,8 @@ def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
 
 def requeue_unconfirmed(cycle: CycleState) -> None:
     """Requeue each leased reservation that its holder has not confirmed within `confirm_timeout` seconds (0: off). Fail
-    it instead if this has happened `max_unconfirmed` times in a row (0: no limit).
+    it instead if this has happened `max_unconfirmed` times in a row (0: no limit). Add one to the count of unconfirmed
+    leases of each slot with one of its essential leases.
 
     No reservation is requeued while one of two kinds of machines exists: (1) a machine that the scheduler found by its
     tags and adopted as a slot, and that has not finished its boot; (2) a running machine that belongs to no slot. A
@@ -399,7 +392,16 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
     due, next_end = _list_unconfirmed(cycle)
     cycle.timers.add(next_end)
     for reservation in sorted(due, key=_sequence):
-        _end_unconfirmed(cycle, reservation)
+        for lease in reservation.leases:
+            slot_info = cycle.slot_infos.get(lease.slot)
+            if slot_info is not None and lease.kind == "essential":
+                slot_info.unconfirmed += 1
+                cycle.note_restless(slot_info)
+        most = cycle.settings_of(reservation).max_unconfirmed
+        if most and reservation.unconfirmed >= most:
+            _fail(cycle, reservation, "unconfirmed")
+        else:
+            cycle.requeue(reservation, Requeue(reservation=reservation.id, reason="unconfirmed"))
 
 
 def _list_unconfirmed(cycle: CycleState) -> tuple[list[Reservation], float]:
@@ -427,36 +429,17 @@ def _list_unconfirmed(cycle: CycleState) -> tuple[list[Reservation], float]:
     return due, next_end
 
 
-def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
-    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times. Add one to the count of unconfirmed
-    leases of each slot with one of its essential leases.
-    """
-    for lease in reservation.leases:
-        slot_info = cycle.slot_infos.get(lease.slot)
-        if slot_info is not None and lease.kind == "essential":
-            slot_info.unconfirmed += 1
-            cycle.note_restless(slot_info)
-    most = cycle.settings_of(reservation).max_unconfirmed
-    if most and reservation.unconfirmed >= most:
-        _fail(cycle, reservation, "unconfirmed")
-    else:
-        cycle.requeue(reservation, Requeue(reservation=reservation.id, reason="unconfirmed"))
-
-
 def retire(cycle: CycleState) -> None:
     """Drain each ready slot for which `find_reason_to_retire` has a reason. Terminate each slot that is in flight or
     stopped if its offering is not configured any more, and each stopped one that may take no more leases, because the
     rules have got a lower `max_uses`. A draining slot takes no new lease; its leases go on.
     """
     for slot_info in cycle.list_restless():
-        if slot_info.state == "ready":
-            reason = find_reason_to_retire(slot_info)
-            if reason is not None:
-                cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason=reason))
-        else:
-            reason = _find_reason_to_end(slot_info)
-            if reason is not None:
-                cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason=reason))
+        is_ready = slot_info.state == "ready"
+        reason = find_reason_to_retire(slot_info) if is_ready else _find_reason_to_end(slot_info)
+        if reason is not None:
+            decide = Drain if is_ready else Terminate
+            cycle.move_slot(slot_info, decide(slot=slot_info.slot.id, reason=reason))
 
 
 def _find_reason_to_end(slot_info: SlotInfo) -> Literal["unconfigured", "used_up"] | None:

@@ -130,9 +130,7 @@ def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
     """
     if pool is None or not pool.has_agents or slot.state not in HOLDING or slot.last_seen is None:
         return False
-    if pool.is_elastic and slot.machine is None:
-        return False
-    return now > slot.last_seen + pool.offline_timeout
+    return not (pool.is_elastic and slot.machine is None) and now > slot.last_seen + pool.offline_timeout
 
 
 def stays_in_service(slot: Slot, pool: Pool | None, now: float) -> bool:
@@ -141,9 +139,8 @@ def stays_in_service(slot: Slot, pool: Pool | None, now: float) -> bool:
     The commit tests this on rows. A plan tests `SlotInfo.takes_leases` instead: its step `heal` has changed the state
     of the slots for which this function returns False, or has marked them as `stuck`.
     """
-    if slot.state != "ready" or slot.drain_reason is not None or slot.interrupted_at is not None:
-        return False
-    return not is_silent(slot, pool, now)
+    is_kept = slot.state == "ready" and slot.drain_reason is None and slot.interrupted_at is None
+    return is_kept and not is_silent(slot, pool, now)
 
 
 Heard = tuple[float, str]
@@ -189,8 +186,7 @@ class OldestHeartbeats:
         The slots of the pool are examined only if the slot with the oldest heartbeat has changed since the last call.
         """
         if pool not in self._oldest:
-            found = (_find_heard(each.slot) for each in cycle.pools[pool])
-            self._oldest[pool] = min(filter(None, found), default=None)
+            self._oldest[pool] = min(filter(None, (_find_heard(each.slot) for each in cycle.pools[pool])), default=None)
         oldest = self._oldest[pool]
         return None if oldest is None else oldest[0]
 

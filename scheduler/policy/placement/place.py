@@ -4,7 +4,7 @@ Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill,
 """
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from itertools import chain, compress, repeat
 from operator import attrgetter
 
@@ -16,8 +16,7 @@ from scheduler.policy.capacity.gang import Shortage, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Protected, Unplaced
+from scheduler.policy.cycle.state import CycleState, Protected, Unplaced
 from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.elastic.step import ElasticStep
 from scheduler.policy.queueing.claims import assign_claims
@@ -288,8 +287,7 @@ class _Search:
         if demand in self.uncovered:
             return False
         is_known = demand in self._without_room and not len(self._cycle.coming)
-        where = (self._cycle.ready, self._cycle.coming)
-        slot_infos = None if is_known else fill(demand, where, shortage=self._few)
+        slot_infos = None if is_known else fill(demand, (self._cycle.ready, self._cycle.coming), shortage=self._few)
         if slot_infos is None:
             self.uncovered.add(demand)
             return False
@@ -328,7 +326,7 @@ def _open_runs(
         is_simple = len(demand.needs) == 1 and demand.is_shared and demand.settings.backfill
         if not is_simple or any(name in stretched for name in demand.pools):
             return iter(())
-        if not _is_alone(demand, uses):
+        if demand.needs[0].spreads or any(uses[name] > 1 for name in demand.pools):
             return _take_each(cycle, demand)
         [need] = demand.needs
         runs = cycle.ready.take_run(need, demands.count(demand))
@@ -336,16 +334,6 @@ def _open_runs(
         return chain.from_iterable(repeat((_make_placement(name, need, each),), given) for each, given in runs)
 
     return {demand: open_run(demand) for demand in different}
-
-
-def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
-    """Return whether no other demand of the cycle uses the pools of this demand. If so, the slots of all its leases can
-    be chosen at once.
-
-    The result is False for a demand with `spread`, because each of its leases changes which slot is best. `uses`: pool
-    -> the number of demands that use it.
-    """
-    return not demand.needs[0].spreads and all(uses[name] == 1 for name in demand.pools)
 
 
 def _take_each(cycle: CycleState, demand: Demand) -> Iterator[Leases]:

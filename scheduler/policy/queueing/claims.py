@@ -36,7 +36,12 @@ def assign_claims(
         if any(each.slot.cordoned for each in slot_infos):
             cycle.wait(reservation.id, "cordoned", f"{detail}, and is cordoned")
         elif blocked.isdisjoint(names) and all(_has_room(each, reservation) for each in slot_infos):
-            hold(reservation, tuple(_redeem(cycle, lease) for lease in reservation.leases))
+            hold(
+                reservation,
+                tuple(
+                    msgspec.structs.replace(claim, state="held", assigned_at=cycle.now) for claim in reservation.leases
+                ),
+            )
             continue
         else:
             cycle.wait(reservation.id, "no_capacity", detail)
@@ -56,8 +61,3 @@ def _has_room(slot_info: SlotInfo, reservation: Reservation) -> bool:
     usage = measure([lease for (owner, _), lease in slot_info.leases.items() if owner != reservation.id], "now")
     free = None if slot_info.capacity is None else subtract(slot_info.capacity, usage.amounts)
     return find_obstacle(total(own), free, slot_info.pool.lease_limit - usage.count, count=len(own)) is None
-
-
-def _redeem(cycle: CycleState, claim: Lease) -> Lease:
-    """Return the held lease that replaces a claim. It counts as assigned now, so `min_run_time` begins now."""
-    return msgspec.structs.replace(claim, state="held", assigned_at=cycle.now)

@@ -8,7 +8,6 @@ Source: Arvados.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from scheduler.model.pools import Pool
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules
@@ -79,7 +78,13 @@ class Feasibility:
 
     def _could_ever_hold(self, name: str, need: InstanceRequest) -> bool:
         pool = self._cycle.rules.pools[name]
-        if pool.is_elastic and (self._limits.pools[name].list_fitting(need) or _could_be_sold(name, pool, need)):
+        if pool.is_elastic and (
+            self._limits.pools[name].list_fitting(need)
+            or any(
+                not each.is_for_sale and need.could_hold(name, each.capacity, each.labels)
+                for each in list_configured(pool)
+            )
+        ):
             return True
         key = (name, need.steps[name], need.required)
         if key not in self._held:
@@ -97,15 +102,6 @@ class Feasibility:
         for kind in further:
             known.append(kind)
             yield kind
-
-
-def _could_be_sold(name: str, pool: Pool, need: InstanceRequest) -> bool:
-    """Return whether an offering of the pool could hold one instance but is not for sale now, for example because its
-    price is too high. It may be for sale later.
-    """
-    return any(
-        not each.is_for_sale and need.could_hold(name, each.capacity, each.labels) for each in list_configured(pool)
-    )
 
 
 def list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:

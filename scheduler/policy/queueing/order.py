@@ -67,15 +67,12 @@ def _equal(_: Reservation) -> float:
     return 0.0
 
 
-def _priority(reservation: Reservation) -> float:
-    return -reservation.priority
-
-
-def _size(reservation: Reservation) -> float:
-    return reservation.request.size
-
-
-RANKS: dict[str, Rank] = {"fifo": _equal, "priority": _priority, "size": _size, "quota": _equal}
+RANKS: dict[str, Rank] = {
+    "fifo": _equal,
+    "priority": lambda reservation: -reservation.priority,
+    "size": lambda reservation: reservation.request.size,
+    "quota": _equal,
+}
 """Queue type -> rank function of its reservations. The smallest rank is first. If ranks are equal, the earlier
 `created_at` is first; if these times are equal too, the smaller sequence number is first.
 """
@@ -133,7 +130,10 @@ def order(cycle: CycleState) -> Queue:
     """Return the pending reservations in queue order. The age of a requeued reservation is the time since its
     submission.
     """
-    waiters = _list_waiters(cycle)
+    rows, ids, shapes = cycle.view.waiters.list()
+    if cycle.over:
+        rows = [each for each in rows if each.id not in cycle.over] + [*cycle.requeued.values()]
+    waiters = _sort_by_age(cycle, rows) if cycle.over else _make_queue(cycle, rows, ids, shapes)
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:
         rank, groups = rank_by_level(cycle), group_waiters(cycle)
         if groups is None:
@@ -143,25 +143,14 @@ def order(cycle: CycleState) -> Queue:
     return _rank(cycle, waiters)
 
 
-def _list_waiters(cycle: CycleState) -> Queue:
-    """Return the pending reservations, requeued ones included, oldest first, each with its demand."""
-    reservations, ids, shapes = cycle.view.waiters.list()
-    if not cycle.over:
-        return _make_queue(cycle, reservations, ids, shapes)
-    return _sort_by_age(
-        cycle, [each for each in reservations if each.id not in cycle.over] + [*cycle.requeued.values()]
-    )
-
-
 def group_waiters(cycle: CycleState) -> Groups | None:
     """Return the pending reservations grouped by account and shape, and for each reservation the number of its group.
 
     Return None if these groups, which the view keeps, cannot be used: this cycle changed the queue, or account and
     shape alone do not determine how each reservation is placed.
     """
-    if cycle.over or cycle.view.special or not cycle.balances.are_by_name:
-        return None
-    return cycle.view.waiters.group()
+    is_plain = not (cycle.over or cycle.view.special) and cycle.balances.are_by_name
+    return cycle.view.waiters.group() if is_plain else None
 
 
 def _sort_by_age(cycle: CycleState, reservations: Iterable[Reservation]) -> Queue:
@@ -209,9 +198,7 @@ def _find_rank(cycle: CycleState) -> Callable[[Reservation], Any] | None:
     """Return the rank function of the pending reservations; None if only their age decides."""
     if cycle.rules.scheduler.system:
         return _find_rank_by_system(cycle)
-    if cycle.rules.scheduler.queue != "fifo":
-        return _find_ranks(cycle)[cycle.rules.scheduler.queue]
-    return None
+    return _find_ranks(cycle)[cycle.rules.scheduler.queue] if cycle.rules.scheduler.queue != "fifo" else None
 
 
 def find_lasting_rank(cycle: CycleState) -> Callable[[Reservation], float | tuple[float, float]] | None:
@@ -222,9 +209,7 @@ def find_lasting_rank(cycle: CycleState) -> Callable[[Reservation], float | tupl
     for settings in (rules.scheduler, *rules.scheduler.system.values()):
         if settings.queue == "quota" or (settings.queue == "dynsize" and settings.dynsize_decay):
             return None
-    if rules.scheduler.system:
-        return _find_rank_by_system(cycle)
-    return _find_ranks(cycle)[rules.scheduler.queue]
+    return _find_rank_by_system(cycle) if rules.scheduler.system else _find_ranks(cycle)[rules.scheduler.queue]
 
 
 def _find_rank_by_system(cycle: CycleState) -> Callable[[Reservation], tuple[float, float]]:

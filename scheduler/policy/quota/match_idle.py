@@ -19,15 +19,13 @@ from functools import cached_property, partial
 from operator import attrgetter
 
 from scheduler.model.resources import Labels, Resources, has_labels, shape_of, subtract, total
-from scheduler.policy.capacity.backtracking import OpenSlot
-from scheduler.policy.capacity.candidate_queue import RemainingCapacities, make_capacity_mark
 from scheduler.policy.capacity.fits import find_obstacle
-from scheduler.policy.capacity.gang import Found, Runs, Shareable, place, place_as_written, take_each
+from scheduler.policy.capacity.gang import OpenSlot, Runs, Shareable, place, place_as_written
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_index import RemainingCapacities, make_capacity_mark
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.quota.group_table import Candidates
-from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
-from scheduler.policy.quota.run import QuotaRun, describe_claim, serves_quota, sort_slots
+from scheduler.policy.quota.group_table import Candidates, PendingGroup, PendingIndex, Requirements
+from scheduler.policy.quota.run import QuotaRun, QuotaSpace, describe_claim, serves_quota, sort_slots
 
 _ORDER = attrgetter("order")
 
@@ -77,8 +75,7 @@ class _LaterSlots:
     def idle(self) -> list[SlotInfo]:
         """The freed slots and all idle slots, in slot order. Speed: they are copied only if a gang is tried."""
         orders = {each.order for each in self.freed}
-        others = (self._copy(each) for each in self._run.idle if each.order not in orders)
-        return sort_slots((*self.freed, *others))
+        return sort_slots((*self.freed, *(self._copy(each) for each in self._run.idle if each.order not in orders)))
 
     def _copy(self, slot_info: SlotInfo) -> SlotInfo:
         later = copy(slot_info)
@@ -129,8 +126,8 @@ class _Matching:
         """`list_idle`: returns the slots for the instances of gangs after the first one, in slot order. `offered`:
         those of them that are offered to the first instance; None: all.
         """
-        self._run, self._level, self.list_idle, self._preferring = quota_run, level, list_idle, preferring
-        self._offered, self.limits, self.turns = offered, quota_run.limits, quota_run.cycle.turns
+        self.quota_run, self._level, self.list_idle, self._preferring = quota_run, level, list_idle, preferring
+        self._offered, self.limits = offered, quota_run.limits
         self._pending: PendingIndex[list[SlotInfo]] = PendingIndex(
             partial(candidates.list_meeting, preferring=preferring), self._is_out
         )
@@ -157,7 +154,7 @@ class _Matching:
 
     def _is_out(self, group: PendingGroup) -> bool:
         is_paid = self._level in range(5)
-        return group in self._hopeless or (is_paid and self._run.limits.is_fanned_out(group))
+        return group in self._hopeless or (is_paid and self.quota_run.limits.is_fanned_out(group))
 
     def _find_slots(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
         """Return a slot for each instance of the group's next reservation, with this slot for the first instance.
@@ -166,7 +163,7 @@ class _Matching:
         There are three reasons: this slot was declined, an instance fits on no slot, or a limit of the account refuses
         a slot.
         """
-        if slot_info.slot.id in group.demand.declined or self._run.limits.refuses(group.account, [slot_info]):
+        if slot_info.slot.id in group.demand.declined or self.quota_run.limits.refuses(group.account, [slot_info]):
             return None
         return self._find_all(group, slot_info) if len(group.demand.needs) > 1 else [slot_info]
 
@@ -183,7 +180,8 @@ class _Matching:
                 self._hopeless.add(group)
             return None
         # In this step slots only lose capacity. So it need not be tried again before the next slot that would do now.
-        later = next((each for each in self._walk(group, slot_info) if self._fits_from(group, each)), None)
+        firsts = self._walk(group, slot_info)
+        later = next((each for each in firsts if place_as_written(group.demand, _IdleSpace(self, group, each))), None)
         if later is not None:
             self._later[group] = later.order
             return None
@@ -202,9 +200,6 @@ class _Matching:
                 continue
             if found[1].slot.id not in group.demand.declined and not self.limits.refuses(group.account, [found[1]]):
                 yield found[1]
-
-    def _fits_from(self, group: PendingGroup, slot_info: SlotInfo) -> bool:
-        return place_as_written(group.demand, _IdleSpace(self, group, slot_info)) is not None
 
     def meets(self, need: InstanceRequest, slot_info: SlotInfo) -> bool:
         """Return whether a slot has the labels for an instance, in a pool that serves it."""
@@ -265,7 +260,8 @@ class _AbleSlots:
         """
         while (position := self._skip(position)) < len(self._idle):
             slot_info = self._idle[position]
-            if self._is_able(slot_info):
+            need, free = self._need, slot_info.free
+            if self._meets(need, slot_info) and _has_room(slot_info, need.given[slot_info.slot.pool], free, 0):
                 return position, slot_info
             self._next[position] = position + 1
         return None
@@ -276,10 +272,6 @@ class _AbleSlots:
             following[position] = position = following[following[position]]
         return position
 
-    def _is_able(self, slot_info: SlotInfo) -> bool:
-        need = self._need
-        return self._meets(need, slot_info) and _has_room(slot_info, need.given[slot_info.slot.pool], slot_info.free, 0)
-
 
 def _has_room(slot_info: SlotInfo, amounts: Resources, free: Resources | None, taken: int) -> bool:
     """Return whether a slot can take one more lease with these amounts. `taken`: the number of leases that a trial
@@ -289,7 +281,7 @@ def _has_room(slot_info: SlotInfo, amounts: Resources, free: Resources | None, t
     return find_obstacle(amounts, free, leases, slot_info.uses_left - taken) is None
 
 
-class _IdleSpace:
+class _IdleSpace(QuotaSpace):
     """The idle slots as a space for one reservation (`Space` in `capacity/gang.py`). Instances take the first slot in
     slot order on which they fit, in a copy of the slots' capacity; nothing is decided.
     """
@@ -300,7 +292,8 @@ class _IdleSpace:
         """Start without instances. `first`: the slot that the first instance takes; None: the first that fits.
         `has_limits`: whether the account's limits for labels are tested.
         """
-        self._matching, self._group, self._first = matching, group, first
+        self.quota_run, self.group = matching.quota_run, group
+        self._matching, self._first = matching, first
         self._declined, self._has_limits = group.demand.declined, has_limits
         self.undo()
 
@@ -311,7 +304,7 @@ class _IdleSpace:
         """Request -> the position of the slot that was found for it last. Slots before that position cannot take the
         request in this trial.
         """
-        self._trial = self._matching.limits.try_leases(self._group.account) if self._has_limits else None
+        self._trial = self._matching.limits.try_leases(self.group.account) if self._has_limits else None
 
     def find(self, need: InstanceRequest) -> SlotInfo | None:
         if self._first is not None and not self._taken:
@@ -342,12 +335,6 @@ class _IdleSpace:
             self.take(slot_info, need, 1)
         return slot_info
 
-    def take_all(self, runs: Runs) -> Found | None:
-        return take_each(self, runs)
-
-    def settle(self, runs: Runs, found: Found) -> Found:  # noqa: ARG002  instances stay where they are
-        return found
-
     def could_hold(self, demand: Demand) -> bool:
         return all(self._matching.list_able(need).find(0) is not None for need in dict.fromkeys(demand.needs))
 
@@ -365,12 +352,3 @@ class _IdleSpace:
 
     def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:  # noqa: ARG002  in slot order
         return () if self._matching.meets(need, slot_info) else None
-
-    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
-        return self._matching.limits.find_test(self._group.account, placed)
-
-    def may_backtrack(self) -> bool:
-        return self._matching.turns.may_backtrack(self._group.first)
-
-    def charge(self, steps: int) -> None:
-        self._matching.turns.charge_backtracking(self._group.first, steps)

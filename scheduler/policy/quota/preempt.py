@@ -15,26 +15,40 @@ offered to pending reservations of the same level at once. So no further work en
 Source: qscheduler, where a slot has one lease and a reservation one slot; the rule for elastic leases is new here.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from heapq import heappop, heappush
 from itertools import combinations
 from math import comb
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final
 
 import msgspec
 
 from scheduler.model.accounts import NOTHING, Account, Levels, add
 from scheduler.model.decisions import Preempt, Relevel
 from scheduler.model.reservations import Lease
-from scheduler.model.resources import Resources, has_labels
+from scheduler.model.resources import Resources, has_labels, shape_of
+from scheduler.policy.capacity.fits import Moment
+from scheduler.policy.capacity.gang import Found, OpenSlot, Runs, place
+from scheduler.policy.capacity.requests import InstanceRequest
+from scheduler.policy.capacity.slot_index import RemainingCapacities
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, make_revoke, name_placements
 from scheduler.policy.elastic.wanted import find_elastic, find_number
-from scheduler.policy.quota.group_table import Candidates
+from scheduler.policy.quota.group_table import Candidates, PendingGroup, PendingIndex, Requirements
 from scheduler.policy.quota.match_idle import offer
-from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
-from scheduler.policy.quota.run import QuotaRun, describe_claim, fits_beside, make_leases, serves_quota, sort_slots
+from scheduler.policy.quota.run import (
+    QuotaRun,
+    QuotaSpace,
+    could_serve,
+    describe_claim,
+    fits_beside,
+    make_leases,
+    serves_quota,
+    sort_slots,
+)
 from scheduler.policy.quota.running import PreemptibleLease, RunningIndex, RunningWork, Victim
 
 OVERDRAWN: Final = -600.0
@@ -77,7 +91,7 @@ def find_movable(
     is_overdrawn, name = balance < OVERDRAWN, account.id
     if not (running.has_work(name, level) if is_overdrawn else running.has_worse(name, level)):
         return [], 0.0  # speed: none of the account's work could move
-    runs = running.list_metered(name)
+    runs = [run for run in running.list_paid_by(name) if run.is_metered]
     net = account.charge_rate[level] - sum(run.weight for run in runs if run.level == level)
     movable = [run for run in runs if run.state == "held"]
     if is_overdrawn and net < 0:
@@ -187,18 +201,7 @@ def sum_costs(victims: Sequence[Victim]) -> Levels:
     return cost
 
 
-class Remaining(NamedTuple):
-    """What the preemption for reservations that fit on one slot has left for gangs."""
-
-    preemptors: Candidates
-    """The groups that may preempt at the level: their account had no work at a worse level when the step began."""
-    victims: Mapping[SlotInfo, Sequence[Victim]]
-    """Slot -> what may be preempted there, cheapest first. Some of it may have ended in this step."""
-    pass_on: Callable[[Collection[SlotInfo], Sequence[Victim], float | None], object]
-    """Offers the slots on which preempted leases end to pending reservations. See `_Preemption.pass_on`."""
-
-
-def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> Remaining | None:
+def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
     """Preempt work at worse levels for pending groups of one paid level. Slots are tried in order of their cheapest
     work; of equal cost, the work with the fewest leases is first, then slot order decides.
 
@@ -214,13 +217,17 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> Remainin
 
     After each preemption, the other slots on which leases of the victims end are offered to all reservations in
     `candidates` that could be matched to an idle slot, in order. They pay nothing. The step looks for further victims
-    only for reservations that are left. Return what gangs on several slots may preempt; None: nothing.
+    only for reservations that are left. Gangs on several slots come after them.
     """
     if next(quota_run.running.list_worse(level), None) is None:
-        return None
-    preemptors = _find_preemptors(quota_run, candidates, level)
+        return
+    has_worse = quota_run.running.has_worse
+    payers = [payer for payer in candidates.payers if payer is not None and not has_worse(payer, level)]
+    preemptors = Candidates(
+        candidates.table, payers, lambda group: candidates.accept(group) and group.demand.settings.preemption
+    )
     if all(group.is_served for group in preemptors):
-        return None
+        return
     targets = _Targets(_find_targets(quota_run, level))
     step = _Preemption(quota_run, candidates, preemptors, level, targets)
     for victims, slot_info in targets:
@@ -228,7 +235,7 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> Remainin
             break
     if not quota_run.cycle.decisions:
         _note_contests(quota_run, preemptors, targets.by_slot)
-    return Remaining(preemptors, targets.by_slot, step.pass_on)
+    preempt_for_gangs(quota_run, preemptors, targets.by_slot, step.pass_on, level)
 
 
 def _note_contests(quota_run: QuotaRun, preemptors: Candidates, targets: Mapping[SlotInfo, list[Victim]]) -> None:
@@ -250,17 +257,6 @@ def _note_contests(quota_run: QuotaRun, preemptors: Candidates, targets: Mapping
             for name in payers[requirements]:
                 least = quota_run.contests.setdefault(name, runs[0].cost)
                 quota_run.contests[name] = min(least, runs[0].cost)
-
-
-def _find_preemptors(quota_run: QuotaRun, candidates: Candidates, level: int) -> Candidates:
-    """Return the groups at this level that may preempt work: the queue has `preemption`, and the account has no work at
-    a worse level.
-    """
-    has_worse = quota_run.running.has_worse
-    payers = [payer for payer in candidates.payers if payer is not None and not has_worse(payer, level)]
-    return Candidates(
-        candidates.table, payers, lambda group: candidates.accept(group) and group.demand.settings.preemption
-    )
 
 
 def _find_targets(quota_run: QuotaRun, level: int) -> dict[SlotInfo, list[Victim]]:
@@ -292,7 +288,7 @@ def _list_victims(quota_run: QuotaRun, run: RunningWork) -> Iterator[tuple[SlotI
     if run.state != "held" or not run.reservation.request.preemptible:
         return
     cycle, least = quota_run.cycle, quota_run.cycle.settings_of(run.reservation).min_run_time
-    if not least or _is_old(cycle, max(lease.assigned_at for lease in run.leases) + least):
+    if not least or not cycle.timers.rests_until(max(lease.assigned_at for lease in run.leases) + least):
         for slot in {lease.slot: None for lease in run.leases if lease.kind == "essential"}:
             if (slot_info := _find_target(quota_run, slot)) is not None:
                 yield slot_info, run
@@ -301,14 +297,9 @@ def _list_victims(quota_run: QuotaRun, run: RunningWork) -> Iterator[tuple[SlotI
         for lease in run.leases:
             if lease.kind == "elastic" and lease.state == "held":
                 slot_info = _find_target(quota_run, lease.slot)
-                if slot_info is not None and (not least or _is_old(cycle, lease.assigned_at + least)):
+                if slot_info is not None and (not least or not cycle.timers.rests_until(lease.assigned_at + least)):
                     cost = run.share_cost(1) if cost is None else cost
                     yield slot_info, PreemptibleLease(run, lease, cost, -_find_position(run, lease))
-
-
-def _is_old(cycle: CycleState, earliest: float) -> bool:
-    """Return whether the time `earliest` has come. If not, schedule a cycle for it."""
-    return not cycle.timers.rests_until(earliest)
 
 
 def _find_position(run: RunningWork, lease: Lease) -> int:
@@ -472,9 +463,7 @@ class _Preemption:
         wanted = [need.given[slot_info.slot.pool] for need in demand.needs]
         given, at_once = self._run.given.get(slot_info, ()), not demand.settings.preemption_grace
         victims = choose_victims(slot_info, runs, given, wanted, at_once=at_once)
-        if victims is None or sum_costs(victims) >= self._left[group.account.id]:
-            return None
-        return victims
+        return None if victims is None or sum_costs(victims) >= self._left[group.account.id] else victims
 
 
 def name_victims(
@@ -577,3 +566,234 @@ def _group_parts(victims: Iterable[Victim]) -> list[tuple[RunningWork, list[Leas
         if isinstance(victim, PreemptibleLease):
             parts.setdefault(victim.reservation.id, (victim.work, []))[1].append(victim.lease)
     return list(parts.values())
+
+
+# Preemption for gangs: work at worse levels is preempted on several slots for one reservation, all or nothing.
+#
+# It comes after the preemption for reservations that fit on one slot, whose conditions hold here too. What fits on idle
+# slots is placed there. For other instances slots with victims are taken, in the order of that step. Slots that a
+# chosen victim frees elsewhere count as free for the same gang. Source: qscheduler for the conditions; the rest is new
+# here.
+
+
+Victims = Mapping[SlotInfo, Sequence[Victim]]
+"""Slot -> what may be preempted there, cheapest first."""
+Keys = Container[tuple[str, str | None]]
+"""The keys of victims (`PreemptibleLease.key`)."""
+
+
+def preempt_for_gangs(
+    quota_run: QuotaRun,
+    preemptors: Candidates,
+    victims: Victims,
+    pass_on: Callable[[Collection[SlotInfo], Sequence[Victim], float | None], object],
+    level: int,
+) -> None:
+    """Preempt work for reservations with several instances, in order, at most for one of each account in a cycle.
+
+    `victims`: some of them may have ended in the preemption for reservations on one slot. `pass_on`: offers the slots
+    on which preempted leases end to pending reservations (`_Preemption.pass_on`).
+    """
+    groups = [group for group in preemptors if not group.is_served and len(group.demand.needs) > 1]
+    targets = _GangTargets(quota_run, victims)
+    for group in sorted(groups, key=lambda group: group.rank):
+        account = group.account
+        if group.is_served or account is None or account.id in quota_run.gang_preemptors:
+            continue
+        is_fanned_out = quota_run.limits.is_fanned_out(group)
+        if not is_fanned_out and (found := _GangSpace(quota_run, group, account, targets).run()) is not None:
+            quota_run.gang_preemptors.add(account.id)
+            slot_infos, chosen = found
+            revoke_by = carry_out(quota_run, group, slot_infos, chosen, level)
+            pass_on(slot_infos, chosen, revoke_by)
+            quota_run.drop_full()  # idle slots of the gang
+            targets = _GangTargets(quota_run, victims)
+
+
+class _GangTargets:
+    """The slots on which work may be preempted, in the order of the step: by the cost of the cheapest work, then by the
+    number of leases that end with it, then in slot order.
+    """
+
+    def __init__(self, quota_run: QuotaRun, victims: Victims) -> None:
+        self._run, self._victims = quota_run, victims
+        self.slot_infos = self.sort({})
+
+    def sort(self, chosen: Keys) -> list[SlotInfo]:
+        """Return the slots in order if the victims `chosen` have ended."""
+        keys: list[tuple[Levels, int, int, SlotInfo]] = []
+        for slot_info in self._victims:
+            runs = self.list_runs(slot_info, chosen)
+            if runs and slot_info not in self._run.preempted:
+                keys.append((runs[0].cost, len(runs[0].leases), slot_info.order, slot_info))
+        keys.sort(key=itemgetter(0, 1, 2))
+        return [slot_info for *_, slot_info in keys]
+
+    def list_runs(self, slot_info: SlotInfo, chosen: Keys) -> list[Victim]:
+        """Return what may still be preempted on a slot, cheapest first, without the victims `chosen`."""
+        goes_on = self._run.running.goes_on
+        return [
+            each
+            for each in self._victims[slot_info]
+            if each.key not in chosen and (each.reservation.id, None) not in chosen and goes_on(each)
+        ]
+
+
+class _GangSpace(QuotaSpace):
+    """The slots for one gang, as a space (`Space` in `capacity/gang.py`): idle ones first, then slots on which work is
+    preempted. Nothing is decided.
+    """
+
+    def __init__(self, quota_run: QuotaRun, group: PendingGroup, account: Account, targets: _GangTargets) -> None:
+        self.quota_run, self.group, self._account, self._targets = quota_run, group, account, targets
+        self._demand = group.demand
+        self._balance = quota_run.cycle.balances.left[account.id]
+        self._at_once = not group.demand.settings.preemption_grace
+        self.undo()
+
+    def undo(self) -> None:
+        self._chosen: dict[tuple[str, str | None], Victim] = {}
+        """Key -> victim that is to end, in the order in which they were chosen."""
+        self._cost = NOTHING
+        """The sum of the costs of the chosen victims."""
+        self._in_part: set[str] = set()
+        """Ids of the reservations of which elastic leases were chosen."""
+        self._opened: set[SlotInfo] = set()
+        """The slots for which victims were chosen. Each is tried once."""
+        self._freed: dict[SlotInfo, None] = {}
+        """The slots on which leases of chosen victims end."""
+        self._order = self._targets.slot_infos
+        self._tried: dict[InstanceRequest, int] = {}
+        """Request -> the position in `_order` from which slots were not tried for it."""
+        self._forget_instances()
+
+    def _forget_instances(self) -> None:
+        self._taken: dict[SlotInfo, list[Resources]] = {}
+        """Slot -> the amounts of each instance of the gang there."""
+        self._passed: dict[InstanceRequest, int] = {}
+        """Request -> the position in the idle slots before which it fits on none that the trial has not changed."""
+        self._trial = self.quota_run.limits.try_leases(self._account)
+
+    def run(self) -> tuple[list[SlotInfo], list[Victim]] | None:
+        """Return a slot for each instance, and the work to preempt; None if the gang preempts nothing."""
+        if not self._order or not self._targets.list_runs(self._order[0], ())[0].cost < self._balance:
+            return None
+        slot_infos = place(self._demand, self)
+        return (slot_infos, list(self._chosen.values())) if slot_infos is not None and self._chosen else None
+
+    def find(self, need: InstanceRequest) -> SlotInfo | None:
+        changed = sort_slots({*self._taken, *self._freed})
+        first = self._find_unchanged(need)
+        for slot_info in changed:
+            if first is not None and first.order < slot_info.order:
+                break
+            if self._could_serve(need, slot_info) and self._fits(slot_info, need):
+                return slot_info
+        return first or self._open(need)
+
+    def _find_unchanged(self, need: InstanceRequest) -> SlotInfo | None:
+        """Return the first idle slot that the trial has not changed, and on which an instance fits."""
+        idle, position = self.quota_run.idle, self._passed.get(need, 0)
+        while position < len(idle):
+            slot_info = idle[position]
+            is_changed = slot_info in self._taken or slot_info in self._freed
+            if not is_changed and self._could_serve(need, slot_info) and self._fits(slot_info, need):
+                break
+            position += 1
+        self._passed[need] = position
+        return idle[position] if position < len(idle) else None
+
+    def _open(self, need: InstanceRequest) -> SlotInfo | None:
+        """Choose victims on the first slot in the order of the step on which an instance fits without them. Return the
+        slot; None if there is none, or the account cannot pay for it.
+        """
+        position = self._tried.get(need, 0)
+        while position < len(self._order):
+            slot_info = self._order[position]
+            position += 1
+            runs = [] if slot_info in self._opened else self._targets.list_runs(slot_info, self._chosen)
+            if runs and not self._can_pay(runs[:1]) and runs[0].reservation.id not in self._in_part:
+                return None  # all later ones cost at least as much
+            if runs and self._could_serve(need, slot_info) and self._choose(slot_info, need, runs):
+                if any(len(victim.leases) > 1 for victim in self._chosen.values()):
+                    self._order, position = self._targets.sort(self._chosen), 0
+                    self._tried.clear()
+                self._tried[need] = position
+                return slot_info
+        self._tried[need] = position
+        return None
+
+    def _can_pay(self, victims: Sequence[Victim]) -> bool:
+        """Return whether the account can pay for these victims beside the chosen ones."""
+        return self._add_costs(victims) < self._balance
+
+    def _add_costs(self, victims: Sequence[Victim]) -> Levels:
+        if self._in_part.isdisjoint(victim.reservation.id for victim in victims):
+            return add(self._cost, sum_costs(victims))
+        return sum_costs([*self._chosen.values(), *victims])
+
+    def _choose(self, slot_info: SlotInfo, need: InstanceRequest, runs: Sequence[Victim]) -> bool:
+        """Choose some of this work on a slot, so that an instance fits there without it. Return False, and choose none,
+        if it fits in no case or the account cannot pay for it.
+        """
+        there, taken = copy(slot_info), self._taken.get(slot_info, ())
+        there.leases = {key: lease for key, lease in slot_info.leases.items() if not ends(key, self._chosen)}
+        there.given += len(taken)
+        given = [*self.quota_run.given.get(slot_info, ()), *taken]
+        victims = choose_victims(there, runs, given, [need.given[slot_info.slot.pool]], at_once=self._at_once)
+        if victims is None or not self._can_pay(victims):
+            return False
+        self._opened.add(slot_info)
+        self._cost = self._add_costs(victims)
+        if self._in_part.isdisjoint(victim.reservation.id for victim in victims):
+            self._chosen.update((each.key, each) for each in victims)
+        else:
+            self._chosen = {each.key: each for each in merge([*self._chosen.values(), *victims])}
+        self._in_part.update(name for name, component in (each.key for each in victims) if component is not None)
+        freed = self.quota_run.list_slot_infos(lease for each in victims for lease in each.leases)
+        self._freed.update(dict.fromkeys(freed))
+        return True
+
+    def _could_serve(self, need: InstanceRequest, slot_info: SlotInfo) -> bool:
+        is_lost = slot_info in self._freed and (
+            slot_info.pool.recycle_unclean or not serves_quota(self.quota_run.cycle, slot_info)
+        )
+        is_allowed = not is_lost and (self._trial is None or self._trial.allows(slot_info))
+        return is_allowed and could_serve(self._demand, need, slot_info)
+
+    def _fits(self, slot_info: SlotInfo, need: InstanceRequest | None = None) -> bool:
+        """Return whether the gang's instances on a slot, and one more, fit beside the leases that go on."""
+        wanted = [*self._taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
+        staying, given = list_staying(slot_info, self._chosen), self.quota_run.given.get(slot_info, ())
+        return fits_beside(slot_info, staying, given, wanted, at_once=self._at_once)
+
+    def take(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:  # noqa: ARG002  one at a time
+        self._taken.setdefault(slot_info, []).append(need.given[slot_info.slot.pool])
+        if self._trial is not None:
+            self._trial.take(slot_info)
+        return 1
+
+    def settle(self, runs: Runs, found: Found) -> Found | None:  # noqa: ARG002  instances stay where they are
+        """Leave out the victims that need not end, the last chosen one first."""
+        for name, victim in reversed(list(self._chosen.items())):
+            del self._chosen[name]
+            freed = self.quota_run.list_slot_infos(victim.leases)
+            if not all(self._fits(each) for each in freed if each in self._taken):
+                self._chosen[name] = victim
+        return found
+
+    def widen(self, runs: Runs) -> None:
+        """Choose the victims that the order of the shares needs."""
+        self.take_all(runs)
+        self._forget_instances()
+
+    def list_open(self, needs: Collection[InstanceRequest]) -> Iterator[OpenSlot]:  # noqa: ARG002  of all requests
+        capacities = RemainingCapacities()
+        moment: Moment = "always" if self._at_once else "later"
+        for slot_info in sort_slots({*self.quota_run.idle, *self._freed}):
+            kind = (slot_info in self._freed, slot_info.slot.pool, shape_of(slot_info.labels))
+            staying = list_staying(slot_info, self._chosen)
+            yield kind, slot_info, self.find_remaining(capacities, slot_info, staying, moment)
+
+    def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:  # noqa: ARG002  in slot order
+        return (kind[0],) if self._could_serve(need, slot_info) else None  # type: ignore[index]  # see `list_open`

@@ -8,7 +8,7 @@ cost of an elastic lease stays with its account. The rules of what may be reclai
 the reclaim, qscheduler for the order of the slots.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import compress, islice
@@ -19,23 +19,19 @@ import msgspec
 
 from scheduler.model.accounts import FREE
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.resources import Resources, shape_of, subtract, total
-from scheduler.policy.capacity.backtracking import OpenSlot
-from scheduler.policy.capacity.candidate_queue import RemainingCapacities
+from scheduler.model.resources import Resources, shape_of, total
 from scheduler.policy.capacity.fits import Moment, measure
-from scheduler.policy.capacity.gang import Found, Runs, Shareable, place, take_each
+from scheduler.policy.capacity.gang import OpenSlot, Runs, place
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_index import RemainingCapacities
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import make_revoke
-from scheduler.policy.elastic.assignment import MORE, weigh_use
+from scheduler.policy.elastic.cascade import MORE, ROUNDING, RatedSlots, weigh_use
 from scheduler.policy.elastic.instances import RECLAIMS, is_reclaimable
-from scheduler.policy.elastic.rated_slots import RatedSlots
-from scheduler.policy.elastic.relaxed_capacity import ROUNDING
 from scheduler.policy.elastic.step import RECLAIMING
 from scheduler.policy.queueing.order import sort_queue
-from scheduler.policy.quota.account_limits import TrialLeases
-from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.run import QuotaRun, fits_beside
+from scheduler.policy.quota.group_table import PendingGroup
+from scheduler.policy.quota.run import QuotaRun, QuotaSpace, TrialLeases, could_serve, fits_beside
 
 
 @dataclass(slots=True, eq=False)
@@ -184,13 +180,12 @@ class _Reclaimable:
         return leases > 0 and _could_fit(need.given[slot_info.slot.pool], free)
 
     def _find_most(self, slot_info: SlotInfo) -> tuple[Resources | None, float]:
-        limit, capacity = slot_info.pool.lease_limit - slot_info.given, slot_info.capacity
-        if measure(slot_info.leases.values()).count > limit:
+        limit = slot_info.pool.lease_limit
+        if measure(slot_info.leases.values()).count > limit - slot_info.given:
             return None, inf
-        usage = measure([lease for key, lease in slot_info.leases.items() if key not in self._on[slot_info]], "later")
-        given = self.quota_run.given.get(slot_info, ())
-        free = None if capacity is None else subtract(capacity, total([usage.amounts, *given]))
-        return free, limit - usage.count
+        staying = [lease for key, lease in slot_info.leases.items() if key not in self._on[slot_info]]
+        count, free = self.quota_run.find_free(slot_info, staying, "later")
+        return free, limit - count
 
     def have(self, pool: str) -> Resources:
         """Return the sum of the resources of a pool's slots in service."""
@@ -198,15 +193,6 @@ class _Reclaimable:
             slot_infos = (each for each in self.quota_run.slot_infos if each.slot.pool == pool)
             self._have[pool] = total(each.capacity or {} for each in slot_infos)
         return self._have[pool]
-
-
-def _could_serve(demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
-    """Return whether an instance of a demand would fit on the slot if the slot were empty, and the slot was not
-    declined.
-    """
-    if slot_info.slot.pool not in need.given or slot_info.slot.id in demand.declined:
-        return False
-    return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
 
 def _could_fit(amounts: Resources, free: Resources | None) -> bool:
@@ -220,7 +206,7 @@ def _fits_now(quota_run: QuotaRun, demand: Demand, need: InstanceRequest, slot_i
     """Return whether an instance fits on a slot beside the present leases. With a grace period, revoking leases do not
     count, because the instance begins after them.
     """
-    if not _could_serve(demand, need, slot_info):
+    if not could_serve(demand, need, slot_info):
         return False
     amounts, leases = need.given[slot_info.slot.pool], slot_info.leases.values()
     at_once = not demand.settings.preemption_grace or all(lease.state != "revoking" for lease in leases)
@@ -230,13 +216,14 @@ def _fits_now(quota_run: QuotaRun, demand: Demand, need: InstanceRequest, slot_i
 
 
 @dataclass(slots=True)
-class _Trial:
+class _Trial(QuotaSpace):
     """A trial for one reservation: it finds a slot for each instance, and the elastic leases that have to be reclaimed
     for them. It is a space (`Space` in `capacity/gang.py`).
     """
 
     reclaimable: _Reclaimable
     group: PendingGroup
+    quota_run: QuotaRun = field(init=False)
     gone: list[ReclaimableLease] = field(default_factory=list)
     taken: dict[SlotInfo, list[Resources]] = field(default_factory=dict)
     _away: set[tuple[str, str]] = field(default_factory=set)
@@ -251,7 +238,8 @@ class _Trial:
     """Tests the trial's instances against the account's limits for labels; None: the account has no such limit."""
 
     def __post_init__(self) -> None:
-        self._limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
+        self.quota_run = self.reclaimable.quota_run
+        self._limited = self.quota_run.limits.try_leases(self.group.account)
 
     def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
         """Return two things: (1) a slot for each instance; (2) the leases to reclaim. Return None in three cases:
@@ -284,31 +272,13 @@ class _Trial:
         """Take all instances back, and undo all lifts."""
         for each in (self.gone, self.taken, self._away, self._touched, self._full, self._walks):
             each.clear()
-        self._limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
-
-    def take_all(self, runs: Runs) -> Found | None:
-        """Place each instance in turn, as `Space.take_all` does."""
-        return take_each(self, runs)
-
-    def settle(self, runs: Runs, found: Found) -> Found:  # noqa: ARG002  instances stay where they are
-        """Return the slots that were found."""
-        return found
-
-    def could_hold(self, demand: Demand) -> bool:  # noqa: ARG002  only a search finds it
-        """Return True: lifts may free any capacity."""
-        return True
-
-    def list_shareable(self, need: InstanceRequest) -> Iterator[Shareable]:
-        """Yield the slots that could hold an instance, as `Space.list_shareable` does."""
-        for slot_info in self.reclaimable.quota_run.slot_infos:
-            if _could_serve(self.group.demand, need, slot_info):
-                yield slot_info.slot.pool, slot_info.capacity, 1
+        self._limited = self.quota_run.limits.try_leases(self.group.account)
 
     def widen(self, runs: Runs) -> None:
         """Lift all elastic leases on slots that could serve an instance. `_put_back` puts most of them back."""
         needs = dict.fromkeys(need for need, _ in runs)
         for part in self.reclaimable.walk():
-            if any(_could_serve(self.group.demand, need, part.slot_info) for need in needs):
+            if any(could_serve(self.group.demand, need, part.slot_info) for need in needs):
                 self.gone.append(part)
                 self._away.add(part.key)
                 self._touched[part.slot_info.slot.id] = part.slot_info
@@ -317,34 +287,18 @@ class _Trial:
         """Yield the idle slots, and those on which leases are lifted."""
         capacities = RemainingCapacities()
         moment: Moment = "later" if self.group.demand.settings.preemption_grace else "always"
-        for slot_info in self.reclaimable.quota_run.slot_infos:
+        for slot_info in self.quota_run.slot_infos:
             is_lifted = slot_info.slot.id in self._touched
             if not is_lifted and slot_info not in self.reclaimable.idle:
                 continue
-            usage = measure([each for key, each in slot_info.leases.items() if key not in self._away], moment)
-            given = self.reclaimable.quota_run.given.get(slot_info, ())
-            capacity = slot_info.capacity
-            free = None if capacity is None else subtract(capacity, total([usage.amounts, *given]))
-            count, limit = usage.count + slot_info.given, slot_info.pool.lease_limit
-            mark = (None if free is None else tuple(free.items()), count, slot_info.uses_left, limit)
+            staying = [each for key, each in slot_info.leases.items() if key not in self._away]
+            remaining = self.find_remaining(capacities, slot_info, staying, moment)
             # Slots on which nothing has to end come first.
-            yield (is_lifted, slot_info.slot.pool, shape_of(slot_info.labels)), slot_info, capacities.find(mark, free)
+            yield (is_lifted, slot_info.slot.pool, shape_of(slot_info.labels)), slot_info, remaining
 
     def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:  # noqa: ARG002  in slot order
         """Return the rank of a slot for an instance, as `Space.rank` does."""
-        return (kind[0],) if _could_serve(self.group.demand, need, slot_info) else None  # type: ignore[index]  # see `list_open`
-
-    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
-        """Return the test of the account's limits for labels, as `Space.find_limits` does."""
-        return self.reclaimable.quota_run.limits.find_test(self.group.account, placed)
-
-    def may_backtrack(self) -> bool:
-        """Return whether the work budget permits it, as `Space.may_backtrack` does."""
-        return self.reclaimable.quota_run.cycle.turns.may_backtrack(self.group.first)
-
-    def charge(self, steps: int) -> None:
-        """Charge steps of backtracking, as `Space.charge` does."""
-        self.reclaimable.quota_run.cycle.turns.charge_backtracking(self.group.first, steps)
+        return (kind[0],) if could_serve(self.group.demand, need, slot_info) else None  # type: ignore[index]  # see `list_open`
 
     def _put_back(self) -> None:
         """Take leases out of `gone` that need not be reclaimed, because the reservation fits beside them. The first in
@@ -374,7 +328,7 @@ class _Trial:
             self._walks[need] = self.reclaimable.walk()
         for part in self._walks[need]:
             slot_info = part.slot_info
-            if part.key in self._away or not (_could_serve(demand, need, slot_info) and self._allows(slot_info)):
+            if part.key in self._away or not (could_serve(demand, need, slot_info) and self._allows(slot_info)):
                 continue
             # What is taken off for one instance in vain may serve another one, unless all instances are alike.
             if len(demand.alike) == 1 and not self.reclaimable.could_give(slot_info, need):
@@ -404,7 +358,7 @@ class _Trial:
         full = self._full.setdefault(slot_info, set())
         if need in full:
             return False
-        if _could_serve(self.group.demand, need, slot_info) and self._fits(slot_info, need):
+        if could_serve(self.group.demand, need, slot_info) and self._fits(slot_info, need):
             return True
         full.add(need)
         return False
@@ -416,7 +370,7 @@ class _Trial:
         wanted = [*self.taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
         staying = [lease for key, lease in slot_info.leases.items() if key not in self._away]
         at_once = at_once or not self.group.demand.settings.preemption_grace
-        given = self.reclaimable.quota_run.given.get(slot_info, ())
+        given = self.quota_run.given.get(slot_info, ())
         return fits_beside(slot_info, staying, given, wanted, at_once=at_once)
 
     def _is_worth_it(self) -> bool:
@@ -447,7 +401,6 @@ def _carry_out(
     if revoke_by is None or not gone:
         quota_run.assign(group, slot_infos, level)
         reclaimable.reopen(gone)
-        reclaimable.note(slot_infos, gone)
-        return
-    quota_run.claim(group, slot_infos, level, RECLAIMING)
+    else:
+        quota_run.claim(group, slot_infos, level, RECLAIMING)
     reclaimable.note(slot_infos, gone)

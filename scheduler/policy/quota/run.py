@@ -7,29 +7,203 @@ cycle computes them again only for slots and requests that changed.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from operator import attrgetter
 from typing import Final
 
 import msgspec
+from typing_extensions import override
 
-from scheduler.model.accounts import FREE, PAID, Levels
+from scheduler.model.accounts import FREE, PAID, Account, Levels, find_account
 from scheduler.model.decisions import Claim
 from scheduler.model.reservations import Lease, Reservation, Shape
-from scheduler.model.resources import Resources, subtract, total
+from scheduler.model.resources import Labels, Resources, subtract, total
 from scheduler.model.rules import Rules
-from scheduler.policy.capacity.fits import Usage, find_obstacle, measure
-from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.fits import Moment, Usage, find_obstacle, measure
+from scheduler.policy.capacity.gang import Shareable, Space
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_index import RemainingCapacities, RemainingCapacity
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.elastic.instances import ElasticGroup
 from scheduler.policy.plan_cache import list_touched
-from scheduler.policy.quota.account_limits import AccountLimits
 from scheduler.policy.quota.accounting import weigh
-from scheduler.policy.quota.group_table import Candidates, GroupTable, KnownRequests
-from scheduler.policy.quota.pending_groups import PendingGroup
+from scheduler.policy.quota.group_table import Candidates, GroupTable, KnownRequests, PendingGroup, find_likeness
 from scheduler.policy.quota.running import RunningIndex, RunningWork
+
+# The limits of quota accounts: on the leases of equal reservations (`max_fanout`), and on the leases on slots with the
+# same label (`per_label_task_limits`). Source: the releases of qscheduler that enforced these limits.
+
+
+class TrialLeases:
+    """Tests whether an account's limits for labels (`per_label_task_limits`) permit leases before they are decided. The
+    tested leases count together with the account's present leases, by the labels of their slots.
+    """
+
+    def __init__(self, account: Account, present: Counter[tuple[str, str, str]]) -> None:
+        """Start without tested leases. `present`: (account, label name, label value) -> number of present leases, for
+        all accounts.
+        """
+        self._account, self._present = account, present
+        self._taken: Counter[tuple[str, str, str]] = Counter()
+
+    def allows(self, slot_info: SlotInfo) -> bool:
+        """Return whether the account may have one more lease on a slot, together with the leases that were counted by
+        `take`.
+        """
+        limits = self._account.per_label_task_limits
+        return all(self._present[key] + self._taken[key] < limits[key[1]] for key in self._list_keys(slot_info))
+
+    def take(self, slot_info: SlotInfo) -> bool:
+        """Test one more lease on a slot as `allows` does. If the account may have the lease, count it for later tests.
+        Return the result of the test.
+        """
+        is_allowed = self.allows(slot_info)
+        if is_allowed:
+            self._taken.update(self._list_keys(slot_info))
+        return is_allowed
+
+    def _list_keys(self, slot_info: SlotInfo) -> list[tuple[str, str, str]]:
+        labels, limits = slot_info.labels, self._account.per_label_task_limits
+        return [(self._account.id, name, labels[name]) for name in limits if name in labels]
+
+
+class AccountLimits:
+    """Counts the leases of each account that has limits.
+
+    `max_fanout` limits the paid leases of equal reservations; `per_label_task_limits` limits the leases on slots with a
+    label. For both, two kinds of leases count: leases that run when the placing begins, at any level, and leases that
+    this cycle assigns. A lease that a preemption ends still counts in the present cycle.
+    """
+
+    def __init__(self, cycle: CycleState, running: RunningIndex) -> None:
+        self._alike: Counter[Hashable] = Counter()
+        self.labelled: Counter[tuple[str, str, str]] = Counter()
+        for account in cycle.balances.accounts.values():
+            if account.max_fanout or account.per_label_task_limits:
+                for run in running.list_paid_by(account.id):
+                    if account.max_fanout:
+                        self._alike[find_likeness(account, cycle.view.shapes[run.reservation.id])] += len(run.leases)
+                    for lease in run.leases if account.per_label_task_limits else ():
+                        if lease.slot in cycle.slot_infos:
+                            self._note_labels(account, cycle.slot_infos[lease.slot].labels)
+
+    def is_fanned_out(self, group: PendingGroup) -> bool:
+        """Return whether the leases of reservations that are equal to those of the group have reached the fan-out limit
+        of the group's account (`max_fanout`). Return False if there is no account or no limit.
+
+        If the limit is reached, the group gets no paid lease and preempts nothing.
+        """
+        account = group.account
+        return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]
+
+    def refuses(self, account: Account | None, slot_infos: Sequence[SlotInfo]) -> bool:
+        """Return whether leases on all these slots would exceed a limit of the quota account for a label
+        (`per_label_task_limits`). False for no account.
+        """
+        trial = self.try_leases(account)
+        return trial is not None and not all(map(trial.take, slot_infos))
+
+    def try_leases(self, account: Account | None) -> "TrialLeases | None":
+        """Return an object that tests further leases against the account's `per_label_task_limits`: how many leases the
+        account may have on slots with the same value of a label. Return None if the account has no such limit.
+        """
+        if account is None or not account.per_label_task_limits:
+            return None
+        return TrialLeases(account, self.labelled)
+
+    def find_test(self, account: Account | None, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
+        """Return the test of `try_leases` for one more lease beside leases on the slots `placed`; None: no limit."""
+        trial = self.try_leases(account)
+        if trial is None:
+            return None
+        for slot_info in placed:
+            trial.take(slot_info)
+        return trial.allows
+
+    def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
+        """Count the leases that one reservation of the group gets on these slots. They count for later calls of this
+        cycle.
+        """
+        account = group.account
+        if account is None:
+            return
+        for slot_info in slot_infos:
+            if account.max_fanout:
+                self._alike[group.likeness] += 1
+            if account.per_label_task_limits:
+                self._note_labels(account, slot_info.labels)
+
+    def _note_labels(self, account: Account, labels: Labels) -> None:
+        for name in account.per_label_task_limits:
+            if name in labels:
+                self.labelled[account.id, name, labels[name]] += 1
+
+
+class LimitsOfGrants:
+    """The limits `per_label_task_limits` of accounts for their elastic instances. An account that has reached its limit
+    for a label is granted no further slot with this label.
+
+    Instances that this cycle has granted count too. An instance that this cycle has reclaimed still counts until the
+    next one.
+    """
+
+    def __init__(self, cycle: CycleState, limits: AccountLimits, accounts: Mapping[str, Account]) -> None:
+        """Make limits that count on from the leases in `limits`. `accounts`: id -> account, for the accounts that have
+        `per_label_task_limits`.
+        """
+        self._cycle, self._limits, self._accounts = cycle, limits, accounts
+        self._groups: dict[str, dict[ElasticGroup, None]] = {name: {} for name in accounts}
+        """Account id -> the groups of elastic instances for which `update` was called; they may have been granted slots
+        in this cycle.
+        """
+        self._slots: dict[str, dict[str, list[str]]] = {}
+        """Label name -> label value -> the ids of the slots with this label."""
+
+    def update(self, group: ElasticGroup) -> None:
+        """Set `group.refused` to the ids of the slots on which the limits of its account refuse the group one more
+        instance. Change nothing if the account has no limits for labels.
+        """
+        holder = group.holder
+        account = find_account(self._accounts, holder.request.account, holder.sequence)
+        if account is None or self._cycle.settings_of(holder).queue != "quota":
+            return
+        groups = self._groups[account.id]
+        groups[group] = None
+        refused = set[str]()
+        for name, limit in account.per_label_task_limits.items():
+            granted = Counter(
+                each.slot_info.labels.get(name)
+                for other in groups
+                for each in other.elastic_instances
+                if each.is_granted and each.slot_info is not None
+            )
+            for value, slots in self._list_slots(name).items():
+                if self._limits.labelled[account.id, name, value] + granted[value] >= limit:
+                    refused.update(slots)
+        group.refused = refused
+
+    def _list_slots(self, name: str) -> dict[str, list[str]]:
+        if name not in self._slots:
+            slots = self._slots[name] = dict[str, list[str]]()
+            for slot, slot_info in self._cycle.slot_infos.items():
+                if name in slot_info.labels:
+                    slots.setdefault(slot_info.labels[name], []).append(slot)
+        return self._slots[name]
+
+
+def make_limits_of_grants(cycle: CycleState, limits: AccountLimits) -> LimitsOfGrants | None:
+    """Return the limits of accounts for elastic instances, starting with the leases that `limits` has counted. Return
+    None if no account has limits for labels.
+    """
+    accounts = cycle.balances.accounts.items()
+    limited = {name: account for name, account in accounts if account.per_label_task_limits}
+    return LimitsOfGrants(cycle, limits, limited) if limited else None
+
 
 _ORDER: Final = attrgetter("order")
 
@@ -56,8 +230,7 @@ class _IdleSlots:
     def list(self, cycle: CycleState) -> list[SlotInfo]:
         """Return the slots that can take one more lease in this cycle, whatever their resources, in slot order."""
         cached, view = cycle.cache.slots, cycle.view
-        touched = view.slots if self._revision is None else list_touched(view, self._revision)
-        for name in touched:
+        for name in view.slots if self._revision is None else list_touched(view, self._revision):
             known = cached.get(name)
             if known is not None and serves_quota(cycle, known.slot_info) and known.slot_info.has_place:
                 self._names.add(name)
@@ -144,16 +317,13 @@ class QuotaRun:
 
         Leases of the free level count towards fan-out limits only in the next cycle.
         """
-        accounts, limits = self.cycle.balances.accounts, self.limits.copy()
+        accounts, limits = self.cycle.balances.accounts, deepcopy(self.limits)
         paying = {
             payer for level in PAID for payer in self.groups.payers[level] if payer and accounts[payer].max_fanout
         }
-        payers = {payer for payer in self.groups.payers[FREE] | paying if not self._must_pay(payer)}
+        must_pay = {name for name, account in accounts.items() if account.disable_free_tasks}
+        payers = (self.groups.payers[FREE] | paying) - must_pay
         return Candidates(self.groups, payers, lambda group: group.level == FREE or limits.is_fanned_out(group))
-
-    def _must_pay(self, payer: str | None) -> bool:
-        account = None if payer is None else self.cycle.balances.accounts.get(payer)
-        return account is not None and account.disable_free_tasks
 
     def assign(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
         """Assign these slots to the first unplaced reservation of a group, one slot for each instance. The new leases
@@ -227,7 +397,7 @@ class QuotaRun:
         """
         holder = work.reservation
         for lease in leases:
-            self.cycle.note_preempted(holder, lease.component)
+            self.cycle.preempted_instances.setdefault(holder.id, []).append(lease.component)
             slot_info = self.cycle.slot_infos[lease.slot]
             if revoke_by is None:
                 self.cycle.end_instance(holder, lease.component, lease.slot)
@@ -247,6 +417,14 @@ class QuotaRun:
         slot_info.count_free()
         if slot_info.free is not None and slot_info in self.given:
             slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
+
+    def find_free(self, slot_info: SlotInfo, leases: Collection[Lease], moment: Moment) -> tuple[int, Resources | None]:
+        """Return (leases, free amounts; None: the slot counts leases only) of a slot that has these leases at a moment,
+        and the new ones of this cycle.
+        """
+        usage, capacity = measure(leases, moment), slot_info.capacity
+        used = [usage.amounts, *self.given.get(slot_info, ())]
+        return usage.count + slot_info.given, None if capacity is None else subtract(capacity, total(used))
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
         """Record in the running work that an elastic lease of the reservation `holder` is revoked. `left`: the lease as
@@ -268,6 +446,46 @@ class QuotaRun:
         if self._has_filled:  # speed: without a new lease no slot became full
             self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
             self._has_filled = False
+
+
+class QuotaSpace(Space):
+    """Slots under `quota` as a space for one reservation: the first one of a group."""
+
+    quota_run: QuotaRun
+    group: PendingGroup
+
+    @override
+    def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
+        for slot_info in self.quota_run.slot_infos:
+            if could_serve(self.group.demand, need, slot_info):
+                yield slot_info.slot.pool, slot_info.capacity, 1
+
+    @override
+    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
+        return self.quota_run.limits.find_test(self.group.account, placed)
+
+    @override
+    def may_backtrack(self) -> bool:
+        return self.quota_run.cycle.turns.may_backtrack(self.group.first)
+
+    @override
+    def charge(self, steps: int) -> None:
+        self.quota_run.cycle.turns.charge_backtracking(self.group.first, steps)
+
+    def find_remaining(
+        self, capacities: RemainingCapacities, slot_info: SlotInfo, leases: Collection[Lease], moment: Moment
+    ) -> RemainingCapacity:
+        """Return what a slot has left beside these leases and the new ones of this cycle."""
+        count, free = self.quota_run.find_free(slot_info, leases, moment)
+        mark = (None if free is None else tuple(free.items()), count, slot_info.uses_left, slot_info.pool.lease_limit)
+        return capacities.find(mark, free)
+
+
+def could_serve(demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
+    """Return whether a slot that was not declined could hold an instance if the slot were empty."""
+    if slot_info.slot.pool not in need.given or slot_info.slot.id in demand.declined:
+        return False
+    return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
 
 def fits_beside(

@@ -130,8 +130,7 @@ class PreemptibleLease:
     @property
     def rank(self) -> tuple[Levels, int, int]:
         """See `RunningWork.rank`."""
-        slot_info = self.work.index.cycle.slot_infos[self.lease.slot]
-        return (self.cost, slot_info.order, self.reservation.sequence)
+        return (self.cost, self.work.index.cycle.slot_infos[self.lease.slot].order, self.reservation.sequence)
 
 
 Victim: TypeAlias = RunningWork | PreemptibleLease
@@ -304,6 +303,8 @@ class RunningIndex:
     ) -> RunningWork:
         if leases[0].state == "claimed":
             state = "claimed"
+        # Elastic leases that are revoked alone cost nothing.
+        weights = (lease.weight for lease in leases if state == "leaving" or lease.state != "revoking")
         run = RunningWork(
             index=self,
             reservation=reservation,
@@ -311,7 +312,7 @@ class RunningIndex:
             level=leases[0].level,
             leases=leases,
             state=state,
-            weight=leases[0].weight if len(leases) == 1 else _sum_weights(leases, state),
+            weight=leases[0].weight if len(leases) == 1 else sum(weights),
             position=position,
             is_metered=state != "leaving" or any(each.charged_at is not None for each in leases),
         )
@@ -353,10 +354,6 @@ class RunningIndex:
         self._look_at_begun()
         return sorted(self._paid_by.get(account, {}).values(), key=lambda run: run.position)
 
-    def list_metered(self, account: str) -> list[RunningWork]:
-        """Return the work that costs an account something now (`is_metered`), in the order of submission."""
-        return [run for run in self.list_paid_by(account) if run.is_metered]
-
     def list_worse(self, level: int) -> Iterator[RunningWork]:
         """Yield the work of all accounts at levels worse than `level`, in no fixed order."""
         if self._worst_begun > level:
@@ -371,10 +368,3 @@ class RunningIndex:
     def has_worse(self, account: str, level: int) -> bool:
         """Return whether the account pays for work at a level worse than `level` now."""
         return any(self.has_work(account, other) for other in range(level + 1, FREE + 1))
-
-
-def _sum_weights(leases: Iterable[Lease], state: RunState) -> float:
-    """Return what these leases of one reservation cost per second. Elastic leases that are revoked alone cost
-    nothing.
-    """
-    return sum(lease.weight for lease in leases if state == "leaving" or lease.state != "revoking")

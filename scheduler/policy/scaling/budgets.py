@@ -87,11 +87,12 @@ class BudgetLimits:
 
     def list_tight(self, pools: Iterable[str], account: str) -> list[str]:
         """Return the names of the budgets that may not allow a launch in one of these pools for this account."""
-        names = list(pools)
+        rules = self._cycle.rules
+        dearest = {name: max((each.price for each in rules.pools[name].offerings), default=0.0) for name in pools}
         return [
             each.name
             for each in self.limiting
-            if any(_exceeds(each, _dearest(self._cycle, name)) for name in names if each.budget.covers(name, account))
+            if any(_exceeds(each, price) for name, price in dearest.items() if each.budget.covers(name, account))
         ]
 
     def describe(self, pools: Iterable[str], account: str) -> list[str]:
@@ -108,13 +109,6 @@ class BudgetLimits:
 
 def _exceeds(each: _Account, price: float) -> bool:
     return price > 0 and each.rate + price > each.allowed + TINY
-
-
-def _dearest(cycle: CycleState, pool: str) -> float:
-    """Return the highest price of any offering of a pool. The highest one is used, because a cheaper offering may not
-    fit the reservation.
-    """
-    return max((each.price for each in cycle.rules.pools[pool].offerings), default=0.0)
 
 
 def active(cycle: CycleState) -> list[SlotInfo]:

@@ -24,8 +24,7 @@ from scheduler.policy.capacity.gang import Shareable, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
-from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Headroom, Shortfall
+from scheduler.policy.cycle.state import CycleState, Headroom, Shortfall
 from scheduler.policy.scaling.budgets import Payer
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import Choice, could_serve
@@ -86,14 +85,11 @@ def make_headroom(cycle: CycleState, headroom: Headroom) -> None:
     if cycle.timers.rests_until(make_headroom_due(count_slots(cycle), withheld)):
         return
     for name in withheld:
-        pool = cycle.rules.pools[name]
-        lacking = _Lacking(pool, Counter(headroom.by_quota[name]), headroom.beyond[name])
+        lacking = _Lacking(cycle.rules.pools[name], Counter(headroom.by_quota[name]), headroom.beyond[name])
         staying = [each for each in cycle.pools[name] if each.slot.id in headroom.spared]
         for slot_info in _choose_ending(cycle.pools[name], lacking, staying):
-            if slot_info.is_coming or slot_info.state == "stopped":
-                cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
-            else:
-                cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="at_quota"))
+            decide = Terminate if slot_info.is_coming or slot_info.state == "stopped" else Drain
+            cycle.move_slot(slot_info, decide(slot=slot_info.slot.id, reason="at_quota"))
 
 
 def _choose_ending(
@@ -217,7 +213,7 @@ class _ImaginedLaunches:
     by_limit: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     awaited: list[InstanceRequest] = field(default_factory=list)
     """Requests of the protected gangs that come before the present demand in the queue, see `Shortfall.awaited`."""
-    demand: Demand | None = None
+    demand: Demand = field(init=False)
     made: list[tuple[SlotInfo, Counter[str], str]] = field(default_factory=list)
     """The imagined slots of the present demand, each with the counter and the key under which it is counted."""
     costs: dict[Payer, float] = field(default_factory=lambda: defaultdict(float))
@@ -248,9 +244,8 @@ class _ImaginedLaunches:
         """Imagine a launch for one instance, in the first pool where nothing but `max_slots` or EC2's quota may prevent
         it. Return the imagined slot; None if there is no such pool.
         """
-        assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice in self._list_possible(need):
-            quota = self.limits.refusals.find_quota(name, choice)
+            quota = self.limits.refusals.find_quota(name, choice.key, choice.market)
             counter, limit = (self.by_limit[name], "") if quota is None else (self.by_quota[name], quota.subject)
             counter[limit] += 1
             self.costs[name, self.demand.payer] += choice.price
@@ -273,28 +268,23 @@ class _ImaginedLaunches:
 
     def could_extend(self, need: InstanceRequest) -> bool:
         """Return whether a launch can be imagined for an instance, now or after others."""
-        assert self.demand is not None, "begin() goes before"  # noqa: S101
-        if next(self._list_possible(need), None) is not None:
-            return True
-        return self.limits.offerings.may_change_turn(self.demand, need)
+        is_possible = next(self._list_possible(need), None) is not None
+        return is_possible or self.limits.offerings.may_change_turn(self.demand, need)
 
     def may_hold(self, need: InstanceRequest) -> bool:
         """Return whether a launch that can be imagined, for whatever instance, could hold this one."""
-        assert self.demand is not None, "begin() goes before"  # noqa: S101
         return self.limits.offerings.have_fitting(self.demand, need)
 
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return the offerings that could hold an instance, and that some pool of the demand may launch."""
-        assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice, _ in self.limits.list_choices(self.demand, need):
             yield name, choice.capacity, 0
 
     def _list_possible(self, need: InstanceRequest) -> Iterator[tuple[str, Choice]]:
-        assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice, code in self.limits.list_choices(self.demand, need):
             if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice, self.demand.payer):
                 continue
-            if not self.is_beside_trial and self.limits.refusals.is_probing(name, choice):
+            if not self.is_beside_trial and self.limits.refusals.is_probing(name, choice.key, choice.market):
                 continue
             if self.made_in[name] < self.most_launches.get(name, 0) and not could_serve(name, choice, self.awaited):
                 yield name, choice
@@ -316,7 +306,7 @@ class _ImaginedLaunches:
 
     def _meets_trial(self, demand: Demand) -> bool:
         choices = (each for need in dict.fromkeys(demand.needs) for each in self.limits.list_choices(demand, need))
-        return any(self.limits.refusals.is_probing(name, choice) for name, choice, _ in choices)
+        return any(self.limits.refusals.is_probing(name, choice.key, choice.market) for name, choice, _ in choices)
 
     def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
         """Return whether a later cycle could make all imagined launches of the present demand if the unneeded slots
@@ -354,7 +344,7 @@ class _ImaginedLaunches:
         for slot_info, counter, limit in self.made[keep:]:
             counter[limit] -= 1
             self.made_in -= Counter([slot_info.slot.pool])  # a pool without launches is no key
-            self.costs[slot_info.slot.pool, self.demand.payer if self.demand else ""] -= slot_info.price
+            self.costs[slot_info.slot.pool, self.demand.payer] -= slot_info.price
             self._count_market(slot_info, -1)
             self.slot_index.remove(slot_info)
         del self.made[keep:]

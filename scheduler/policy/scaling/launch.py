@@ -16,8 +16,7 @@ from scheduler.policy.capacity.gang import Shareable, fill, has_room, has_room_f
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import ElasticShortage, Shortfall, Unplaced
+from scheduler.policy.cycle.state import CycleState, ElasticShortage, Shortfall, Unplaced
 from scheduler.policy.cycle.work_budget import NEXT_TURN, find_payer
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import Choice
@@ -124,15 +123,12 @@ class TrialLaunch:
         its back-off has ended; else do nothing. A gang that needs several slots gets the first of them in this way.
         Call it after `fill` has returned None.
         """
-        if self.held != "at_quota" or self.first is None:
-            return
-        name, choice, slot_info = self.first
-        if not self.limits.refusals.may_probe(name, choice):
-            return
-        stopped = slot_info if slot_info.state == "stopped" else None
-        trial = self.limits.take((name, choice, stopped), self.account)
-        trial.wanted = True
-        self.limits.trials.append(trial)
+        if self.held == "at_quota" and self.first is not None and self.limits.refusals.may_probe(*self.first[:2]):
+            name, choice, slot_info = self.first
+            stopped = slot_info if slot_info.state == "stopped" else None
+            trial = self.limits.take((name, choice, stopped), self.account)
+            trial.wanted = True
+            self.limits.trials.append(trial)
 
     def find_code(self) -> WaitingCode:
         """Return the waiting code of the demand. Call it after the trial launches failed and were undone."""

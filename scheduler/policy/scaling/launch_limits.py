@@ -3,32 +3,307 @@
 Sources: the autoscaler, a project that Leasehold follows (how slots are counted); Arvados (launch back-offs).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from math import inf
 from types import MappingProxyType
 from typing import Final
 
 from scheduler.model.decisions import Launch, Start
-from scheduler.model.launch_backoff import hold_id
+from scheduler.model.launch_backoff import Hold, Kind, hold_id
+from scheduler.model.quota_classes import is_limited_by, quota_subject
 from scheduler.model.rules import list_unfound
+from scheduler.model.slots import Market
 from scheduler.model.waiting_codes import ENTRIES, HOLDING_RESERVE, OF_A_MARKET, NoCode, WaitingCode, first_code
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import FailedBoots
+from scheduler.policy.cycle.state import CycleState, FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
-from scheduler.policy.scaling.eligible import EligibleOfferings
-from scheduler.policy.scaling.launch_refusals import LaunchRefusals
-from scheduler.policy.scaling.max_slots import SlotBounds
 from scheduler.policy.scaling.offerings import (
     Choice,
     PoolLaunches,
     could_serve,
+    describe_turn,
+    find_end,
     find_own_choice,
+    find_rest,
+    find_turn,
+    list_configured,
+    list_eligible,
+    list_fallback,
     list_resized,
 )
+
+# How many more slots each pool may have: every `max_slots` that limits it.
+#
+# A pool is limited by its own `max_slots`, by that of its system and by that over all pools. Source: the autoscaler
+# (how slots are counted).
+
+
+class SlotBounds:
+    """The numbers of slots that the pools may have in one cycle. `pools`: their launches so far, which count.
+
+    `goes_on`: a function that returns whether something that ends at a time (seconds since the epoch) lasts, and
+    schedules a cycle for its end.
+    """
+
+    def __init__(self, cycle: CycleState, pools: Mapping[str, PoolLaunches], goes_on: Callable[[float], bool]) -> None:
+        self._rules, self._pools, self._goes_on = cycle.rules, pools, goes_on
+        self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
+        self._bounds = {name: tuple(self._list(name)) for name in self._rules.pools}
+
+    def _list(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield each `max_slots` that limits a pool, as (its value, the pools whose slots count towards it)."""
+        rules = self._rules
+        pool, own = rules.pools[name], rules.scheduler.system.get(rules.pools[name].system)
+        yield pool.max_slots or 0, (name,)
+        if rules.scheduler.max_slots:
+            yield rules.scheduler.max_slots, tuple({**rules.pools, **self._strangers})
+        if own is not None and own.max_slots:
+            yield own.max_slots, rules.pools_of_system[pool.system]
+
+    def find_least(self, name: str) -> int:
+        """Return the lowest `max_slots` that limits this pool: its own, its system's or the one over all pools."""
+        return min(most for most, _ in self._bounds[name])
+
+    def count_left(self, name: str) -> int:
+        """Return how many more launches this pool may have: the lesser of two numbers, how many more active slots each
+        `max_slots` allows, and how many empty slots the pool has. Other limits are not tested.
+        """
+        left = min(most - self._count(pools) for most, pools in self._bounds[name])
+        return max(0, min(left, len(self._pools[name].empty)))
+
+    def may_grow(self, name: str) -> bool:
+        """Return whether a pool has a slot that `max_slots` allows to launch, or a stopped slot that may be started."""
+        has_tier = self._rules.pools[name].stopped_slots > 0
+        return self.count_left(name) > 0 or (has_tier and bool(self._pools[name].startable))
+
+    def is_full(self, name: str) -> bool:
+        """Return whether no slot of a pool may be launched."""
+        if not self._pools[name].empty:
+            return True
+        for most, pools in self._bounds[name]:  # noqa: SIM110  called for each launch, and a generator takes twice as long
+            if self._count(pools) >= most:
+                return True
+        return False
+
+    def count_strangers(self) -> int:
+        """Return how many machines with the tags of any pool belonged to no slot at the last comparison with EC2."""
+        return sum(map(self._count_strangers, self._strangers))
+
+    def _count(self, pools: Sequence[str]) -> int:
+        """Return the number of active slots of these pools plus the number of their machines that belong to no slot."""
+        if len(pools) == 1 and not self._strangers:
+            return self._pools[pools[0]].active
+        known = (self._pools[name].active for name in pools if name in self._pools)
+        return sum(known) + sum(map(self._count_strangers, pools))
+
+    def _count_strangers(self, name: str) -> int:
+        hold = self._strangers.get(name)
+        return hold.active if hold is not None and self._goes_on(hold.until) else 0
+
+
+# The launch back-offs of a cycle: which launches EC2's refusals prevent now.
+#
+# A back-off concerns what EC2 refused: an offering, a place, a quota class of a market, the pool, a market of the
+# account, or every launch. The other launches go on. Sources: Arvados (back-offs, the trial after one for a quota);
+# the EC2 user guide (quota classes).
+
+
+class LaunchRefusals:
+    """What EC2's refusals prevent in one cycle. `next_end`: the earliest end of a back-off that prevented a launch."""
+
+    def __init__(self, cycle: CycleState, pools: Mapping[str, PoolLaunches]) -> None:
+        self._cycle, self._pools, self._holds = cycle, pools, cycle.view.holds
+        refused = {hold.pool for hold in self._holds.values() if hold.kind not in {"unhealthy", "strangers"}}
+        self._refused = frozenset(pools if "*" in refused else refused)
+        """The pools in which a back-off may prevent launches. Speed: the other pools are not searched."""
+        self.next_end = inf
+        self._launched: Counter[tuple[str, str]] = Counter()
+        """(pool, quota subject) -> launches and starts that this cycle has decided."""
+
+    def note_launch(self, name: str, key: str | None, market: str, count: int = 1) -> None:
+        """Count a launch or start of this cycle, which may be the trial of a quota. `count` -1 takes it back."""
+        if name in self._refused:
+            self._launched[name, quota_subject(self._cycle.rules.pools[name], key, market)] += count
+
+    def find_code(self, name: str, choice: Choice) -> WaitingCode | None:
+        """Return the waiting code of the back-off that prevents a launch or start of this choice; None: there is none.
+        Back-offs for quotas are not considered.
+        """
+        if name not in self._refused:
+            return None
+        if self._is_resting(name, choice, ("capacity",)):
+            return "capacity"
+        if self._lasts_for(choice, name, hold_id(name, "throttled")):
+            return "throttled"
+        permissions = ((name, choice.key or ""), (name, ""), ("*", choice.market), ("*", ""))
+        if any(self._lasts_for(choice, name, hold_id(pool, "auth", subject)) for pool, subject in permissions):
+            return "misconfigured"
+        return "misconfigured" if self._is_resting(name, choice, ("capacity", "misconfigured")) else None
+
+    def _is_resting(self, name: str, choice: Choice, kinds: tuple[Kind, ...]) -> bool:
+        pool = self._cycle.rules.pools[name]
+        rest = find_rest(name, pool, choice, self._holds, kinds, lambda hold: self._lasts_for(choice, name, hold.id))
+        return rest is not None
+
+    def _lasts_for(self, choice: Choice, name: str, identity: str) -> bool:
+        hold = self._holds.get(identity)
+        return hold is not None and self.goes_on(find_end(self._cycle.rules.pools[name], choice.market, hold))
+
+    def goes_on(self, until: float) -> bool:
+        """Return whether a launch back-off that ends at `until` still lasts. If so, schedule a cycle for its end."""
+        if self._cycle.is_due(until):
+            return False
+        self.next_end = min(self.next_end, until)
+        return True
+
+    def describe(self, code: WaitingCode, pools: Collection[str]) -> str | None:
+        """Return the cloud's words about the newest refusal in these pools that leads to this waiting code; None: it
+        gave none.
+        """
+        kinds = {*(ENTRIES[code].backoffs or ())} - {"unhealthy"}  # a failed boot is no answer of the cloud
+        found = [hold for hold in self._holds.values() if hold.kind in kinds and hold.pool in {"*", *pools}]
+        newest = max(found, key=lambda hold: (hold.refused_at, hold.id), default=None)
+        return None if newest is None else newest.words
+
+    def is_at_quota(self, name: str, offering: str | None, market: str) -> bool:
+        """Return whether a back-off for a quota that a machine needs goes on, or the trial after it does."""
+        return self.find_quota(name, offering, market) is not None or self.is_probing(name, offering, market)
+
+    def find_quota(self, name: str, offering: str | None, market: str) -> Hold | None:
+        """Return the back-off for EC2's quota that prevents launches of an offering, the narrowest one; None: none
+        does.
+        """
+        holds = self._list_quotas(name, offering, market)
+        return next((hold for hold in holds if not self._is_quota_over(name, hold)), None)
+
+    def is_probing(self, name: str, offering: str | None, market: str) -> bool:
+        """Return whether the trial after a back-off for a quota that an offering needs is under way: a launch, or the
+        start of a stopped slot, of the same quota.
+        """
+        over = [hold for hold in self._list_quotas(name, offering, market) if self._is_quota_over(name, hold)]
+        if not over:
+            return False
+        under_way = {subject for (each, subject), count in self._launched.items() if each == name and count}
+        for slot_info in self._cycle.pools[name]:
+            slot = slot_info.slot
+            is_asked = slot.state == "launching" or (slot.state == "booting" and slot.power == "start")
+            if is_asked and slot_info.state == slot.state:
+                under_way.add(quota_subject(slot_info.pool, slot.offering, slot.market or ""))
+        return any(is_limited_by(subject, hold.subject) for subject in under_way for hold in over)
+
+    def may_probe(self, name: str, choice: Choice) -> bool:
+        """Return whether a back-off for a quota that this choice needs is over, and no launch or start has succeeded
+        since. Then one of them may test whether EC2 still refuses machines.
+        """
+        quotas = list(self._list_quotas(name, choice.key, choice.market))
+        return bool(quotas) and all(self._is_quota_over(name, hold) for hold in quotas)
+
+    def _list_quotas(self, name: str, offering: str | None, market: str) -> Iterator[Hold]:
+        if name in self._refused:
+            subject = quota_subject(self._cycle.rules.pools[name], offering, market)
+            for each in dict.fromkeys((subject, market, "")):
+                if (hold := self._holds.get(hold_id(name, "quota", each))) is not None:
+                    yield hold
+
+    def _is_quota_over(self, name: str, hold: Hold) -> bool:
+        there = self._pools[name]
+        fewer = hold.active > 0 and there.active - there.launches < hold.active
+        return fewer or not self.goes_on(hold.until)
+
+
+# Which offerings a launch may choose at present, by the market that is next in each pool.
+
+
+class EligibleOfferings:
+    """The offerings that launches of one cycle may choose. What may prevent a launch is not tested (`LaunchLimits`).
+
+    `pools`: the launches so far, which decide the market that is next.
+    """
+
+    def __init__(self, cycle: CycleState, pools: Mapping[str, PoolLaunches]) -> None:
+        self._rules, self._holds, self._pools = cycle.rules, cycle.view.holds, pools
+        self._known: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
+
+    @cached_property
+    def has_mix(self) -> bool:
+        """Whether the rules of any pool divide its slots among the markets (spot and on-demand)."""
+        return any(pool.market.has_mix for pool in self._rules.pools.values())
+
+    def list_for(self, demand: Demand, need: InstanceRequest) -> list[tuple[str, Choice]]:
+        """Return (pool, choice) of the offerings that a launch for one instance may choose, best first."""
+        turns = tuple(map(self._find_turn, demand.pools)) if self.has_mix else ()
+        wanted = (need, demand.impatient, turns)
+        if wanted not in self._known:
+            found = self._known[wanted] = []
+            for name in demand.pools:
+                fitting = self._pools[name].list_fitting(need) if self._rules.pools[name].is_elastic else []
+                found += [(name, choice) for choice in self._list_launchable(name, fitting, demand, need)]
+        return self._known[wanted]
+
+    def _list_launchable(
+        self, name: str, fitting: list[Choice], demand: Demand, need: InstanceRequest
+    ) -> Iterator[Choice]:
+        """Yield the choices in `fitting` that a launch for one instance may take, in the order in which they are tried.
+
+        If no spot offering of the pool could hold the instance, on-demand ones serve it when it is spot's turn, too:
+        there is no spot machine to wait for. The reverse does not hold, so that a pool never has fewer on-demand slots
+        than its rules require.
+        """
+        pool, turn = self._rules.pools[name], self._find_turn(name)
+        if turn == "spot" and not any(
+            each.market == turn and need.could_hold(name, each.capacity, each.labels) for each in list_configured(pool)
+        ):
+            turn = None
+        eligible = list_eligible(fitting, pool, turn)
+        yield from eligible
+        yield from list_fallback(
+            name, pool, fitting, eligible, self._holds, turn, is_impatient=name in demand.impatient
+        )
+
+    def list_next(self, name: str) -> list[Choice]:
+        """Return the choices for a launch that no reservation needs, for example of a warm slot, best first. Such a
+        launch falls back to on-demand only in a pool that divides its slots among the markets.
+        """
+        pool, turn, choices = self._rules.pools[name], self._find_turn(name), self._pools[name].choices
+        eligible = list_eligible(choices, pool, turn)
+        if not pool.market.has_mix:
+            return eligible
+        return [*eligible, *list_fallback(name, pool, choices, eligible, self._holds, turn)]
+
+    def _find_turn(self, name: str) -> Market | None:
+        """Return the market that the next launch in a pool is to have; None if the price decides."""
+        rules = self._rules.pools[name].market
+        return find_turn(rules, self._pools[name].mix) if rules.has_mix else None
+
+    def describe_turn(self, name: str) -> str | None:
+        """Return a text about the market that the next launch of a pool is to have; None if the price decides."""
+        text = describe_turn(self._rules.pools[name].market, self._pools[name].mix)
+        return None if text is None else f"pool {name}: {text}"
+
+    def imagine(self, name: str, market: str, count: int) -> None:
+        """Add `count` slots of this market to the pool's mix, which decides the market of its next launch. A negative
+        number takes slots out.
+        """
+        if self.has_mix:
+            self._pools[name].mix.add(market, count)
+
+    def have_fitting(self, demand: Demand, need: InstanceRequest) -> bool:
+        """Return whether an offering of a pool of the demand could hold an instance, whether or not a launch for this
+        instance may choose it.
+        """
+        return any(self._pools[name].list_fitting(need) for name in demand.pools)
+
+    def may_change_turn(self, demand: Demand, need: InstanceRequest) -> bool:
+        """Return whether launches for other instances may make a launch for this one possible, because it is then the
+        turn of another market.
+        """
+        return self.has_mix and self.have_fitting(demand, need)
+
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
@@ -75,7 +350,7 @@ class LaunchLimits:
             return "at_max_slots"
         if not self._knows_refusals:
             return None
-        if self.refusals.find_quota(name, choice) is not None or self.refusals.is_probing(name, choice):
+        if self.refusals.is_at_quota(name, choice.key, choice.market):
             return "at_quota"
         return self._find_refusal(name, choice, account)
 
@@ -121,18 +396,6 @@ class LaunchLimits:
         for name, choice in self.offerings.list_for(demand, need):
             yield name, choice, self._find_code_behind(name, choice, demand.payer)
 
-    def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | WaitingCode | NoCode:
-        """Return (pool, choice) of the best launch for an instance that is possible now. If none is possible, return
-        the waiting code to report; "" if there is no offering to choose for the instance.
-        """
-        codes: list[WaitingCode] = []
-        for each in self.offerings.list_for(demand, need):
-            code = self._find_code_behind(*each, demand.payer)
-            if code is None:
-                return each
-            codes.append(code)
-        return first_code(codes)
-
     def list_closed(self, demand: Demand, need: InstanceRequest) -> Collection[str]:
         """Return the pools in which the launch for an instance is withheld by `max_slots`, EC2's quota or a budget.
 
@@ -172,14 +435,20 @@ class LaunchLimits:
         self, demand: Demand, need: InstanceRequest
     ) -> tuple[str, Choice, SlotInfo | None] | WaitingCode | NoCode:
         """Return the machine that an instance may get now: (pool, choice, the stopped slot that is started with this
-        choice; None: it is launched). If there is none, return the waiting code as `find_launch` does.
+        choice; None: it is launched). If none is possible, return the waiting code to report; "" if there is no
+        offering to choose for the instance.
         """
         started = self.find_start(demand.pools, need, demand.payer)
         if started is not None:
             name, slot_info, choice = started
             return name, choice, slot_info
-        found = self.find_launch(demand, need)
-        return found if isinstance(found, str) else (*found, None)
+        codes: list[WaitingCode] = []
+        for name, choice in self.offerings.list_for(demand, need):
+            code = self._find_code_behind(name, choice, demand.payer)
+            if code is None:
+                return name, choice, None
+            codes.append(code)
+        return first_code(codes)
 
     def take(
         self, machine: tuple[str, Choice, SlotInfo | None], account: str | None, gang: str | None = None
@@ -243,7 +512,7 @@ class LaunchLimits:
             return "no_capacity"
         if need is not None and could_serve(name, choice, self._reserved):
             return "behind_queue"
-        if self.refusals.find_quota(name, choice) is not None or self.refusals.is_probing(name, choice):
+        if self.refusals.is_at_quota(name, choice.key, choice.market):
             return "at_quota"
         return self._find_refusal(name, choice, account)
 

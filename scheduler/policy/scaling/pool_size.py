@@ -8,7 +8,7 @@ Beside each step stands the function that finds the time until which the step de
 Sources: the autoscaler, a project that Leasehold follows; EC2 Auto Scaling (the stopped tier).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from math import inf
 from typing import Final
@@ -18,8 +18,7 @@ from scheduler.model.pools import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, UNPAID
 from scheduler.policy.capacity.slot_info import SlotInfo, find_life
-from scheduler.policy.cycle.state import CycleState, find_moment_after
-from scheduler.policy.cycle.step_values import Headroom, ToStop
+from scheduler.policy.cycle.state import CycleState, Headroom, ToStop, find_moment_after
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import has_to_go, is_in_tier, list_choices, list_eligible
 
@@ -206,11 +205,7 @@ def _has_spare_room(limits: LaunchLimits, name: str, headroom: Headroom) -> bool
 
 def keep_tiers_due(pools: Mapping[str, PoolSlots]) -> float:
     """Return minus infinity if a stopped tier has more or fewer machines than `stopped_slots`, else infinity."""
-    return -inf if any(len(each.stopped) != each.pool.stopped_slots for each in _list_with_tier(pools)) else inf
-
-
-def _list_with_tier(pools: Mapping[str, PoolSlots]) -> Iterable[PoolSlots]:
-    return (each for each in pools.values() if each.pool.stopped_slots)
+    return -inf if any(each.pool.stopped_slots not in {0, len(each.stopped)} for each in pools.values()) else inf
 
 
 def keep_tiers(cycle: CycleState, headroom: Headroom, limits: LaunchLimits) -> ToStop:
@@ -231,7 +226,10 @@ def keep_tiers(cycle: CycleState, headroom: Headroom, limits: LaunchLimits) -> T
         if not each.pool.stopped_slots:
             continue
         if lacking < 0:
-            _end_surplus(cycle, [slot_info for slot_info in each.stopped if is_in_tier(slot_info)], -lacking)
+            surplus = [slot_info for slot_info in each.stopped if is_in_tier(slot_info)]
+            surplus.sort(key=lambda slot_info: (not has_to_go(slot_info, cycle.now), -slot_info.price, slot_info.order))
+            for slot_info in surplus[:-lacking]:
+                cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="surplus"))
             continue
         lacking -= _stop_surplus(cycle, each, lacking)
         if lacking:
@@ -249,16 +247,11 @@ def _list_spared(cycle: CycleState, headroom: Headroom, limits: LaunchLimits) ->
     and the same machine would be launched again, which is no more than the quota allowed before.
     """
     found = (cycle.slot_infos[name] for name in headroom.spared)
-    return {each.slot.id for each in found if each.is_idle and limits.refusals.is_at_quota(each.slot)}
-
-
-def _end_surplus(cycle: CycleState, present: Sequence[SlotInfo], count: int) -> None:
-    """Terminate `count` of these stopped slots: drifted and old ones first, then the most expensive, then in slot
-    order.
-    """
-    ranked = sorted(present, key=lambda each: (not has_to_go(each, cycle.now), -each.price, each.order))
-    for slot_info in ranked[:count]:
-        cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="surplus"))
+    return {
+        each.slot.id
+        for each in found
+        if each.is_idle and limits.refusals.is_at_quota(each.slot.pool, each.slot.offering, each.slot.market or "")
+    }
 
 
 def _stop_surplus(cycle: CycleState, there: PoolSlots, lacking: int) -> int:

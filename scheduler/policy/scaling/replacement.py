@@ -121,9 +121,8 @@ def _may_leave(slot_info: SlotInfo) -> bool:
     """Return whether a ready slot may be replaced in this cycle. There are three conditions: the slot is not cordoned;
     no unknown reservation runs on it; none of its leases begins in this cycle or is a claim.
     """
-    if not slot_info.takes_leases or slot_info.wanted:
-        return False
-    return not any(lease.state == "claimed" for lease in slot_info.leases.values())
+    may_leave = slot_info.takes_leases and not slot_info.wanted
+    return may_leave and not any(lease.state == "claimed" for lease in slot_info.leases.values())
 
 
 def _list_expensive(limits: LaunchLimits, slot_infos: list[SlotInfo], pool: Pool) -> Iterator[Due]:
@@ -154,8 +153,9 @@ def _list_expensive(limits: LaunchLimits, slot_infos: list[SlotInfo], pool: Pool
 def _could_replace(limits: LaunchLimits, choice: Choice, slot_info: SlotInfo) -> bool:
     name, held, offered = slot_info.slot.pool, slot_info.capacity, choice.capacity
     is_as_large = held is None if offered is None else held is not None and fits(held, offered)
-    if not is_as_large or choice.labels != slot_info.labels:
-        return False
-    if limits.refusals.find_quota(name, choice) is not None or limits.refusals.is_probing(name, choice):
-        return False
-    return limits.lacks_only_slot(name, choice)
+    return (
+        is_as_large
+        and choice.labels == slot_info.labels
+        and not limits.refusals.is_at_quota(name, choice.key, choice.market)
+        and limits.lacks_only_slot(name, choice)
+    )

@@ -11,7 +11,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.transitions import SlotState
 from scheduler.model.view import Row, View
 from scheduler.policy.capacity.slot_info import CachedSlot, SlotInfo, make_cached_slot, renew_slot
-from scheduler.policy.cycle.opened_slots import OpenedSlots
+from scheduler.policy.cycle.state import OpenedSlots
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules

@@ -15,7 +15,7 @@ from scheduler.model.reservations import Component, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
-from scheduler.policy.capacity import backtracking
+from scheduler.policy.capacity import gang as gang_module
 from scheduler.policy.capacity.gang import fill
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import PAUSE_SECONDS, WorkBudget
@@ -157,9 +157,9 @@ def test_the_part_with_the_largest_share_tries_slots_first() -> None:
 
 def test_each_step_of_backtracking_counts_for_the_work_budget() -> None:
     counts = []
-    for most in (3, 7):
+    for most in (9, 13):
         cycle, gang = _open(_make_parts([(5, 2), (4, 2), (3, 4)]), [9.5, 9.5, 11])
-        with patch.object(backtracking, "MOST_STEPS", most):
+        with patch.object(gang_module, "MOST_STEPS", most):
             assert fill(cycle.demand_of(gang), (cycle.ready,)) is None
         counts.append(cycle.count_steps())
     assert counts[1] - counts[0] == 4

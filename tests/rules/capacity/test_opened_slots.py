@@ -6,8 +6,7 @@ import pytest
 
 from scheduler.model.rules import Rules
 from scheduler.model.view import Change, Gone, Row, View
-from scheduler.policy.cycle.opened_slots import OpenedSlots
-from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.state import CycleState, OpenedSlots
 from scheduler.policy.plan_cache import PlanCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
 

@@ -10,10 +10,9 @@ from msgspec import structs
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
-from scheduler.policy.capacity.candidate_queue import RemainingCapacity
 from scheduler.policy.capacity.gang import Shortage, fill, has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
-from scheduler.policy.capacity.slot_index import CHANGES_A_STEP, SLOTS_A_STEP, SlotIndex
+from scheduler.policy.capacity.slot_index import CHANGES_A_STEP, SLOTS_A_STEP, RemainingCapacity, SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
 from tests.builders import NOW, SYSTEM, a_component, a_lease, a_reservation, a_slot, some_rules

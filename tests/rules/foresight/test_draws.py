@@ -4,9 +4,8 @@ from collections import Counter
 from math import inf
 from random import Random
 
-from scheduler.foresight.arrivals import DAY, MOST_DAYS, ArrivalRecord
-from scheduler.foresight.draws import BOOT_SECONDS, UNKNOWN_SECONDS, Draws
-from scheduler.foresight.play import Arrival
+from scheduler.foresight.forecaster import DAY, MOST_DAYS, ArrivalRecord
+from scheduler.foresight.play import BOOT_SECONDS, UNKNOWN_SECONDS, Arrival, Draws
 from scheduler.foresight.present import Kind, Lane
 from scheduler.model.run_times import RunTimes
 from tests.builders import NOW, a_request

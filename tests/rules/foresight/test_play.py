@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from scheduler.foresight.census import Census
-from scheduler.foresight.draws import Draws
-from scheduler.foresight.play import Arrival, Expectations, Play
+from scheduler.foresight.play import Arrival, Draws, Expectations, Play
 from scheduler.foresight.present import Present
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules

@@ -2,8 +2,7 @@
 
 import pytest
 
-from scheduler.foresight.margins import Waits
-from scheduler.foresight.quality import ALL, KEPT, MOST_CLASSES, QualityRecord, find_loss
+from scheduler.foresight.margins import ALL, KEPT_OUTCOMES, MOST_CLASSES, QualityRecord, Waits, find_loss
 from scheduler.model.forecasts import Quality
 
 GIVEN = Waits(10.0, 20.0, 30.0, 40.0)
@@ -42,14 +41,14 @@ def test_the_quality_is_that_of_the_forecasts_that_were_made() -> None:
 
 def test_the_last_outcomes_of_the_first_classes_are_kept() -> None:
     record = QualityRecord()
-    for _ in range(KEPT):
+    for _ in range(KEPT_OUTCOMES):
         record.note("a", GIVEN, 1000.0)
-    for _ in range(KEPT):
+    for _ in range(KEPT_OUTCOMES):
         record.note("a", GIVEN, 20.0)
     for number in range(2 * MOST_CLASSES):
         record.note(f"c{number}", GIVEN, 20.0)
     found = {each.name: each for each in record.list()}
     assert len(found) == MOST_CLASSES + 1
-    assert (found["a"].count, found["a"].coverage) == (2 * KEPT, 1.0)
-    assert found[ALL].count == 2 * KEPT + 2 * MOST_CLASSES
+    assert (found["a"].count, found["a"].coverage) == (2 * KEPT_OUTCOMES, 1.0)
+    assert found[ALL].count == 2 * KEPT_OUTCOMES + 2 * MOST_CLASSES
     assert record.list()[0].name == ALL

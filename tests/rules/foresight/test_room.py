@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from scheduler.foresight.room import MOST_ON_A_SLOT, Held, Offers, Room, Vector, find_gain, find_use
+from scheduler.foresight.present import MOST_ON_A_SLOT, Held, Offers, Room, Vector, find_gain, find_use
 
 FOUR: Vector = (4.0, 0.0)
 """4 cpus; the number of leases is not limited."""

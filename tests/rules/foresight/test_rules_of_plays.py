@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from scheduler.foresight.census import Census
-from scheduler.foresight.draws import Draws
 from scheduler.foresight.forecaster import Forecaster
 from scheduler.foresight.margins import LEAST, Outcome, Waits
-from scheduler.foresight.play import Expectations, Play
+from scheduler.foresight.play import Draws, Expectations, Play
 from scheduler.model.accounts import Account, Levels
 from scheduler.model.budgets import Spent
 from scheduler.model.reservations import Component, Reservation

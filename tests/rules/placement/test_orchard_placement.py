@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.resources import add, merge, shape_of, subtract
+from scheduler.model.resources import add, shape_of, subtract
 from scheduler.policy.capacity.fits import fits
 from tests.rules.orchard import A, B, C, a_case, ask, held, host
 from tests.rules.playing import Cases, act, play_out, submit, tick
@@ -222,7 +222,6 @@ def test_a_reservation_is_placed_by_resources_labels_profile_and_order(name: str
 def test_arithmetic_goes_key_by_key() -> None:
     assert add({"vms": 1}, {"vms": 3}) == {"vms": 4}
     assert not fits({"vms": 2}, subtract({"vms": 2}, {"vms": 1}))
-    assert merge({"vms": 2, "other": 5}, {"vms": 4}) == {"vms": 4, "other": 5}
     assert subtract({"vms": 1}, {"vms": 2}) == {"vms": 0}
 
 

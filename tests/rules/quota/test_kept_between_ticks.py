@@ -10,8 +10,7 @@ from scheduler.model.decisions import Plan
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
-from scheduler.policy.quota.accounting import used_since_charge
-from scheduler.policy.quota.usage import RunningUse
+from scheduler.policy.quota.accounting import RunningUse, used_since_charge
 from scheduler.policy.replan.kept_cycle import KeptCycle
 from tests.builders import NOW, a_lease
 from tests.generated import draw_some

@@ -8,7 +8,7 @@ from scheduler.model.reservations import Lease
 from scheduler.model.view import Row
 from scheduler.policy.capacity.requests import SharedAmounts
 from scheduler.policy.capacity.slot_info import make_slot_info
-from scheduler.policy.quota.pending_groups import RequirementsIndex
+from scheduler.policy.quota.group_table import RequirementsIndex
 from tests.builders import NOW, a_component, a_lease
 from tests.rules.quotas import a_host, an_account, decide, describe, levels, quota_rules, runs, waits
 from tests.scenarios import test_scenarios
