@@ -182,7 +182,15 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
         if changes:
             ports.view_cache.publish(changes)
         if ports.is_observed:
-            _send_notices(ports, change_set)
+            # A reservation gets one notice, about its last event. That of a new CPU limit counts only if it is alone.
+            limits = [event for event in change_set.events if event.name == CORES]
+            noticed = limits + [event for event in change_set.events if event.name in _NOTICED]
+            rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
+            last = {event.reservation: event for event in noticed if event.reservation in rows}
+            if last:
+                ports.notifier.notify(
+                    {name: describe_notice(event, rows[name], change_set.slots) for name, event in last.items()}
+                )
             # A lease that comes or goes on a static host also changes the slot, so its host gets a hint.
             hint_to_hosts(ports, change_set.hosts, change_set.find_new_commands())
         if kick and not has_more:
@@ -247,22 +255,6 @@ def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
     powered = [slots[s] for s, name in moved.items() if name in {"slot_stopped", "slot_booting"} and s in slots]
     if powered := [slot for slot in powered if slot.power is not None]:
         ports.dispatcher.send_power(powered)
-
-
-def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
-    """Publish a notice for each reservation whose phase or leases a committed change has changed.
-
-    A reservation gets one notice, about its last event. The event of a new CPU limit is used only if it is the only
-    event of the reservation.
-    """
-    limits = [event for event in change_set.events if event.name == CORES]
-    noticed = limits + [event for event in change_set.events if event.name in _NOTICED]
-    rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
-    last = {event.reservation: event for event in noticed if event.reservation in rows}
-    if last:
-        ports.notifier.notify(
-            {name: describe_notice(event, rows[name], change_set.slots) for name, event in last.items()}
-        )
 
 
 def hint_to_hosts(

@@ -160,7 +160,12 @@ def _apply(ports: Ports, asked: ApplyDocument, rules: Rules, principal: Principa
         if known is None:
             transaction.save_answers([StoredAnswer(asked.request, transaction.now(), answer, sender)])
     if known is not None:
-        return _repeat(ports, known, asked.request, sender)
+        # The process that carried the request out first may have ended before it requested a tick. The tick also
+        # publishes the rows that the view lacks.
+        if known.principal != sender:
+            return refuse([Fault("request", "an id that no other principal has used", show(asked.request), "conflict")])
+        ports.notifier.kick()
+        return known.answer
     if applied is not None:
         applied.announce(ports)
     return answer
@@ -187,16 +192,3 @@ def _write(
         wanted = f"the version of the rules in force, which is {error.version} now"
         return None, refuse([Fault("expected", wanted, show(asked.expected), "conflict")])
     return applied, {"ok": True, "version": applied.version, "changed": applied.changed}
-
-
-def _repeat(ports: Ports, known: StoredAnswer, request: str, sender: str | None) -> Answer:
-    """Return the stored answer to a repeated request, and request a tick. If another principal has sent the first
-    request, return a refusal. `sender`: name of the principal; None: the request was not signed.
-
-    The process that carried the request out first may have ended before it requested a tick; the tick also publishes
-    the rows that the view lacks.
-    """
-    if known.principal != sender:
-        return refuse([Fault("request", "an id that no other principal has used", show(request), "conflict")])
-    ports.notifier.kick()
-    return known.answer

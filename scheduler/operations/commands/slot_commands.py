@@ -175,7 +175,19 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
             id=document.slot, pool=document.pool, since=work.now, epoch=work.leases.last_epoch(document.slot)
         )
         current = msgspec.structs.replace(current, heartbeat=int(work.now * 1000))
-    _check_identity(work, current, document)
+    fault = None
+    if current.pool != document.pool:
+        fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
+    elif current.machine not in {None, document.machine}:  # promise: same-machine
+        fault = CommandRefused(
+            "machine",
+            f"the machine that {current.id} belongs to (an operator can remove the slot)",
+            document.machine,
+            "conflict",
+        )
+    if fault is not None:
+        _note_refusal(work, current, document)
+        raise fault
     if current.machine is not None and current.state in HOLDING and current.run != document.run:
         _check_run(work, current, document, LIVE_BEATS * find_beat(pool.offline_timeout))
     fields: dict[str, Any] = {
@@ -188,8 +200,7 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
     }
     if current.state == "empty":
         # Leases from before the host's absence are not on it now, so a new epoch begins.
-        epoch = current.epoch + 1
-        return work.move_slot(current, "ready", cause="cloud", epoch=epoch, idle_since=work.now, **fields)
+        return work.move_slot(current, "ready", cause="cloud", epoch=current.epoch + 1, idle_since=work.now, **fields)
     heard = msgspec.structs.replace(current, last_seen=work.now)
     changed = msgspec.structs.replace(current, **fields)
     if changed == heard:
@@ -214,25 +225,6 @@ def _register_launched(work: UnitOfWork, pool: Pool, current: Slot | None, docum
     registered = msgspec.structs.replace(current, machine=document.machine, run=document.run, last_seen=work.now)
     work.put(registered)
     return registered
-
-
-def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument) -> None:
-    """Raise CommandRefused, after recording an event, if a host registers under a slot that belongs to another machine
-    or another pool.
-    """
-    fault = None
-    if current.pool != document.pool:
-        fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
-    elif current.machine not in {None, document.machine}:  # promise: same-machine
-        fault = CommandRefused(
-            "machine",
-            f"the machine that {current.id} belongs to (an operator can remove the slot)",
-            document.machine,
-            "conflict",
-        )
-    if fault is not None:
-        _note_refusal(work, current, document)
-        raise fault
 
 
 def _check_run(work: UnitOfWork, current: Slot, document: RegisterDocument, live_seconds: float) -> None:

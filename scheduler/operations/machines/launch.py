@@ -373,8 +373,7 @@ def settle(ports: Ports, rules: Rules, first: Slot, answer: LaunchAnswer) -> str
 
 
 def _count(ports: Ports, pool: str, offering: str | None, result: str, count: int = 1) -> None:
-    labels = {"pool": pool, "offering": offering or "", "result": result}
-    ports.meter.count("leasehold_launches_total", labels, count)
+    ports.meter.count("leasehold_launches_total", {"pool": pool, "offering": offering or "", "result": result}, count)
 
 
 def is_partial(first: Slot, answer: LaunchAnswer) -> bool:
@@ -539,8 +538,7 @@ def search_made(
     try:
         found = search()  # promise: made-machines-searched
     except CloudError as failed:
-        unclear = CloudError("transient", failed.code, failed.message)
-        return [], unclear if attempts < most else error
+        return [], CloudError("transient", failed.code, failed.message) if attempts < most else error
     return sorted(found, key=lambda machine: machine.state in {"stopping", "stopped"}), error
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.pools import Pool, slot_ids
+from scheduler.model.pools import slot_ids
 from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
@@ -99,7 +99,33 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
     jump_above_tags(ports, ours, row, has_twin=twin is not None)
     if twin is not None:
         ours = leave_to_twin(ours, slots)  # promise: twin-spared
-    reconciled = _reconcile_ours(ports, ours, slots, row.identity, orphan_seconds)
+    rules = ports.rules()
+    # Older versions launched machines without a tag for the cluster's identity. Such a machine counts as this
+    # cluster's, and is tagged now if the permission to tag is there.
+    launches = {slot.launch_id for slot in slots if slot.launch_id}
+    unnamed = [each.id for each in ours if each.cluster_id is None and each.launch_id in launches]
+    if unnamed:
+        with suppress(CloudError):
+            ports.fleet.claim(unnamed, row.identity)
+    found, accounts = _sort(ours, slots), find_accounts(slots)
+    for slot, machine in found.lost:
+        settle(ports, rules, slot, LaunchAnswer(machines=(machine,)))
+    # Listing all machines takes a while. If a machine ended meanwhile and its slot became empty, the slot must not
+    # adopt the machine again.
+    described = ports.fleet.describe([machine.id for machine in found.strangers]) if found.strangers else {}
+    seen_again = (described.get(machine.id, machine) for machine in found.strangers)
+    strangers = [machine for machine in seen_again if machine.state != "terminated"]
+    left = _adopt(ports, rules, strangers, found.extra, accounts, orphan_seconds)
+    refused = end_unbound(ports, rules, left.orphans, accounts)
+    refused += end_unbound(ports, rules, left.repeated, accounts, is_repeated=True)
+    reconciled = Reconciled(
+        settled=len(found.lost),
+        adopted=left.adopted,
+        ended=len(left.orphans) + len(left.repeated) - refused,
+        refused=refused,
+        strangers=left.strangers,
+        trials=left.trials,
+    )
     refuse_foreign_machines(foreign, row.identity)
     if twin is not None:
         raise ForeignMachineError(
@@ -109,34 +135,6 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
             " of this database, give each of the two an aws.cluster of its own"
         )
     return reconciled
-
-
-def _reconcile_ours(
-    ports: Ports, machines: Sequence[Machine], slots: Sequence[Slot], identity: str, orphan_seconds: float
-) -> Reconciled:
-    rules = ports.rules()
-    # Older versions launched machines without a tag for the cluster's identity. Such a machine counts as this
-    # cluster's, and is tagged now if the permission to tag is there.
-    launches = {slot.launch_id for slot in slots if slot.launch_id}
-    unnamed = [each.id for each in machines if each.cluster_id is None and each.launch_id in launches]
-    if unnamed:
-        with suppress(CloudError):
-            ports.fleet.claim(unnamed, identity)
-    found, accounts = _sort(machines, slots), find_accounts(slots)
-    for slot, machine in found.lost:
-        settle(ports, rules, slot, LaunchAnswer(machines=(machine,)))
-    present = _look_again(ports, found.strangers)
-    left = _adopt(ports, rules, present, found.extra, accounts, orphan_seconds)
-    refused = end_unbound(ports, rules, left.orphans, accounts)
-    refused += end_unbound(ports, rules, left.repeated, accounts, is_repeated=True)
-    return Reconciled(
-        settled=len(found.lost),
-        adopted=left.adopted,
-        ended=len(left.orphans) + len(left.repeated) - refused,
-        refused=refused,
-        strangers=left.strangers,
-        trials=left.trials,
-    )
 
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
@@ -168,17 +166,6 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
             answered.add(slot.id)
             found.lost.append((slot, machine))
     return found
-
-
-def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
-    """Ask EC2 again about these machines without a slot, and return the machines that are not gone.
-
-    Listing all machines takes a while. If a machine ended meanwhile and its slot became empty, the slot must not adopt
-    the machine again.
-    """
-    present = ports.fleet.describe([machine.id for machine in strangers]) if strangers else {}
-    found = (present.get(machine.id, machine) for machine in strangers)
-    return [machine for machine in found if machine.state != "terminated"]
 
 
 class _Left(msgspec.Struct):
@@ -251,8 +238,7 @@ def _find_end(machine: Machine, rules: Rules, orphan_seconds: float) -> float:
     if machine.launched_at is None:
         return -inf
     pool = rules.pools.get(machine.pool or "") if machine.is_trial else None
-    boots = 0.0 if pool is None else pool.boot_timeout + pool.binding_timeout
-    return machine.launched_at + orphan_seconds + boots
+    return machine.launched_at + orphan_seconds + (0.0 if pool is None else pool.boot_timeout + pool.binding_timeout)
 
 
 def _list_due(
@@ -296,6 +282,11 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
     is_its_slot = wanted.get(current.id) == machine.pool == current.pool
     if current.state != "empty" or not is_its_slot or machine.state in {"stopping", "stopped"}:
         return False
+    # If the rules no longer list the offering, resources and labels are those of the pool.
+    pool = rules.pools[current.pool]
+    key = find_offering(pool, machine)
+    choice = next((each for each in list_configured(pool) if each.key == key), None)
+    capacity, labels = (choice.capacity, choice.labels) if choice else (pool.resources, pool.labels)
     work.move_slot(
         current,
         "booting",
@@ -305,26 +296,14 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
         launch_reason=ADOPTED,
         launched_at=work.now if machine.launched_at is None else machine.launched_at,
         last_seen=work.now,
-        **describe_machine(machine, rules.pools[current.pool]),
-        **_describe_offering(rules.pools[current.pool], machine),
+        **describe_machine(machine, pool),
+        offering=key,
+        market=(choice.market if choice and choice.market else None) or machine.market,
+        price=choice.price if choice else None,
+        resources=None if capacity is None else dict(capacity),
+        labels=dict(labels),
     )
     return True
-
-
-def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
-    """Return the field values that a slot gets from the offering of the machine that it adopts. If the rules no longer
-    list the offering, resources and labels are those of the pool.
-    """
-    key = find_offering(pool, machine)
-    choice = next((each for each in list_configured(pool) if each.key == key), None)
-    capacity, labels = (choice.capacity, choice.labels) if choice else (pool.resources, pool.labels)
-    return {
-        "offering": key,
-        "market": (choice.market if choice and choice.market else None) or machine.market,
-        "price": choice.price if choice else None,
-        "resources": None if capacity is None else dict(capacity),
-        "labels": dict(labels),
-    }
 
 
 def _count_strangers(

@@ -18,8 +18,7 @@ def follow_spot_prices(ports: Ports) -> int:
     Machines that were launched in this hour keep the price of their launch, and so do machines whose price the history
     of prices lacks. The prices of slots stay, because budgets count them.
     """
-    now = ports.store.now()
-    hour = begin_of_hour(now)
+    hour = begin_of_hour(ports.store.now())
     spots = [
         slot
         for slot in ports.store.find_slots(states=sorted(WITH_MACHINE))

@@ -148,22 +148,17 @@ def _call_cloud(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]
         if slot.instance_id != machines[slot.id] or slot.refusal is not None:
             _write(ports, slot, instance_id=machines[slot.id])
     if accepted:
-        _note_asked(ports, accepted)
+        meant = {slot.id: slot for slot in accepted}
+        with ports.store.transaction() as transaction:
+            transaction.mark(
+                [
+                    msgspec.structs.replace(current, not_before=transaction.now() + MOST_DELAY)
+                    for name, current in transaction.load_slots(meant).items()
+                    if _is_meant(current, meant[name])
+                ]
+            )
         check_soon(ports, [slot.id for slot in accepted])
     return {slot.id: errors[slot.id].category if slot.id in errors else "asked" for slot in slots}
-
-
-def _note_asked(ports: Ports, slots: Sequence[Slot]) -> None:
-    """Note that the cloud accepted the terminations of these slots, so that a call is repeated only after a minute."""
-    meant = {slot.id: slot for slot in slots}
-    with ports.store.transaction() as transaction:
-        transaction.mark(
-            [
-                msgspec.structs.replace(current, not_before=transaction.now() + MOST_DELAY)
-                for name, current in transaction.load_slots(meant).items()
-                if _is_meant(current, meant[name])
-            ]
-        )
 
 
 def _put_off(ports: Ports, slots: Iterable[Slot], refused: Refused | None = None) -> None:

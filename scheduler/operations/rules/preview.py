@@ -159,8 +159,7 @@ def _read_resolved(store: Store, document: Mapping[str, Any], prefix: str) -> Ru
 def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], rules: Rules) -> Rehearsal:
     rows, now = list(store.read_rows()), store.now()
     present, proposed = add_spending(store, stored.rules, now), add_spending(store, rules, now)
-    fitted = _fit(rows, stored.rules, rules, now)
-    before, after = View(rows), View(fitted)
+    before, after = View(rows), View(_fit(rows, stored.rules, rules, now))
     with PausedGC():
         rules_now, rules_then = find_rules_in_force(present, now), find_rules_in_force(proposed, now)
         now_planned, then_planned = plan(before, rules_now, now), plan(after, rules_then, now)

@@ -216,8 +216,7 @@ class QuotaWriter:
         """
         for victim in victims:
             if (account := self.work.account_of(victim.row)) is not None:
-                balance = add(account.balance, victim.cost)
-                self.work.put(msgspec.structs.replace(account, balance=balance))
+                self.work.put(msgspec.structs.replace(account, balance=add(account.balance, victim.cost)))
         self.work.put(msgspec.structs.replace(payer, balance=subtract(payer.balance, cost)))
 
     def _take_back(self, victim: "_Victim") -> None:

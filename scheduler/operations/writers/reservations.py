@@ -152,8 +152,7 @@ class ReservationWriter:
             revoke(self.work, current, decision.reason, decision.revoke_by, current.leases)
         elif decision.reason == "unconfirmed":
             note_unconfirmed(self.work, current)
-            unconfirmed = current.unconfirmed + 1
-            return_to_queue(self.work, self.rules, current, decision.reason, unconfirmed=unconfirmed)
+            return_to_queue(self.work, self.rules, current, decision.reason, unconfirmed=current.unconfirmed + 1)
         else:
             return_to_queue(self.work, self.rules, current, decision.reason)
         return None
@@ -221,8 +220,7 @@ class ReservationWriter:
         if current is None:
             return [(each, "the reservation does not exist any more") for each in decisions]
         placements = [Placement(each.component, each.slot, each.epoch, each.resources) for each in decisions]
-        objections = self._leases.object_to_instances(current, placements)
-        judged = list(zip(decisions, placements, objections, strict=True))
+        judged = list(zip(decisions, placements, self._leases.object_to_instances(current, placements), strict=True))
         granted = [(decision, placement) for decision, placement, objection in judged if objection is None]
         leases = self._leases.grant(current, [placement for _, placement in granted]) if granted else []
         for (decision, _), lease in zip(granted, leases, strict=True):

@@ -288,7 +288,6 @@ def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happe
         return
     known = _find_hold(work, slot.pool)
     streak = known.streak + 1 if known else 1
-    is_enough = streak >= pool.unhealthy_after
     work.put(
         Hold(
             version=known.version if known else 0,
@@ -297,7 +296,7 @@ def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happe
             kind="unhealthy",
             subject=f"{slot.id} {what_happened}",
             refused_at=work.now,
-            until=work.now + pool.error_cooldown if is_enough else work.now,
+            until=work.now + pool.error_cooldown if streak >= pool.unhealthy_after else work.now,
             streak=streak,
         )
     )
