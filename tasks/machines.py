@@ -197,9 +197,11 @@ def prune() -> str:
         requests_before=find_forgotten(now, keep.requests),
         ended_before=now - keep.ended_days * DAY,
     )
-    count += store.prune_costs(now - keep.costs_days * DAY)
-    count += store.prune_booked_machines(now - keep.events_days * DAY)
-    count += store.prune_price_changes(now - keep.prices_days * DAY)
+    count += store.prune_ledger(
+        costs_before=now - keep.costs_days * DAY,
+        machines_before=now - keep.events_days * DAY,
+        prices_before=now - keep.prices_days * DAY,
+    )
     log.info(
         "Events, answers and ended reservations were deleted, as they were older than `keep` allows.",
         action="prune.done",

@@ -46,8 +46,7 @@ class RedisForecasts(Forecasts):
                 steps.expire(key, KEPT_SECONDS)
             else:
                 steps.delete(key)
-            summary = encode(msgspec.structs.replace(foreseen, forecasts={}))
-            steps.set(f"{key}:summary", summary, ex=KEPT_SECONDS)
+            steps.set(f"{key}:summary", encode(msgspec.structs.replace(foreseen, forecasts={})), ex=KEPT_SECONDS)
             steps.set(f"{key}:record", record)
             steps.execute()
 

@@ -229,8 +229,7 @@ class RedisViewCache(ViewCache, EarlyRead):
         set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
         types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
         found = set_aside(self._client, self._prefix, types)
-        unreadable = self._contents.find_unreadable()
-        found += set_aside(self._client, self._prefix, dict.fromkeys(unreadable, "unreadable"))
+        found += set_aside(self._client, self._prefix, dict.fromkeys(self._contents.find_unreadable(), "unreadable"))
         if any(each.key.startswith(f"{self._prefix}view:") for each in found):
             self._client.delete(self._keys.generation)
         return found
