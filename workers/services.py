@@ -229,8 +229,11 @@ class Services:
         from scheduler.view.redis_clock import RedisClock
 
         name, pid = self._process
-        client = self.redis if self.settings.view_url else None
-        return RedisClock(client, self.settings.view.prefix, process=name if pid == os.getpid() else "")
+        return RedisClock(
+            self.redis if self.settings.view_url else None,
+            self.settings.view.prefix,
+            process=name if pid == os.getpid() else "",
+        )
 
     @once_per_process
     def leader(self) -> "Leader":

@@ -40,8 +40,7 @@ class RedisWorkWatch(WorkWatch):
     @contextmanager
     @override
     def begin(self, names: Collection[str]) -> Iterator[frozenset[str]]:
-        others = self._read_under_way()
-        begun = frozenset(names) - others
+        begun = frozenset(names) - self._read_under_way()
         with self._guard:
             self._mine |= begun
             if self._renewer is None:

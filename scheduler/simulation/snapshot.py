@@ -84,8 +84,7 @@ def make_snapshot(
 
 def _describe_class(row: RunTimes) -> dict[str, Any]:
     """Return the run times of a class as a record of a scenario. The sizes are the least numbers of the class."""
-    keys = ("account", "principal", "job", "system", "instances", "cpus")
-    fields = dict(zip(keys, read_class(row.id), strict=False))
+    fields = dict(zip(("account", "principal", "job", "system", "instances", "cpus"), read_class(row.id), strict=False))
     sizes = {name: (1 << bits) >> 1 for name, bits in fields.items() if isinstance(bits, int)}
     ratios = {"ratios": list(row.ratios)} if row.ratios else {}
     return {**fields, **sizes, "seconds": list(row.seconds), **ratios}

@@ -137,10 +137,9 @@ class Ec2Fleet(Fleet):
                 with launch_errors(request):
                     answer = self._launcher.run_instances(**request["parameters"])
                 machines = tuple(read_machines([answer]))
-                is_short = len(machines) < request["parameters"]["MaxCount"]
                 return LaunchAnswer(
                     machines=machines,
-                    refusals=_list_short(request) if is_short else (),
+                    refusals=_list_short(request) if len(machines) < request["parameters"]["MaxCount"] else (),
                     is_after_unclear=was_unclear(answer),
                 )
             case "CreateFleet":
