@@ -2,9 +2,10 @@
 committed change.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from scheduler.operations.admission import Admission, KnownSlots
 from scheduler.operations.change_set import ChangeSet, describe_notice
 from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.market import resolve_rules, uses_market
-from scheduler.operations.newcomers import Newcomers
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.reservations import CORES
 from scheduler.operations.writers.slots import ASKED_AGAIN, BOOTING
 from scheduler.ports import (
@@ -42,6 +43,7 @@ from scheduler.ports import (
     Store,
     StoredRules,
     ViewCache,
+    ViewUnavailableError,
     WorkWatch,
 )
 
@@ -64,6 +66,33 @@ MOST_NAMED: Final = 5
 """The most slots that one warning about a refusal names."""
 LOST: Final = frozenset({"gone", "lost"})
 """The reasons in the events of a slot that became empty because its machine disappeared."""
+
+
+KNOWN_SECONDS: Final = 15.0
+"""How long a process uses the forecasts of new reservations that it has read, before it reads them again."""
+
+
+@dataclass
+class Newcomers:
+    """The forecasts of new reservations, as this process has read them last."""
+
+    _by_kind: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    _read_at: float | None = None
+
+    def list_known(self, forecasts: Forecasts) -> Mapping[str, Mapping[str, Any]]:
+        """Return the forecast of a reservation that is accepted now, by its kind (`name_kind`), as tables for answers.
+        Kinds without a forecast are missing, and so are all while Redis does not answer.
+        """
+        now = monotonic()
+        if self._read_at is None or now - self._read_at >= KNOWN_SECONDS:
+            self._read_at = now
+            try:
+                found = forecasts.read_summary()
+            except ViewUnavailableError:
+                found = None
+            newcomers = {} if found is None else found.newcomers
+            self._by_kind = {kind: each.list_fields() for kind, each in newcomers.items()}
+        return self._by_kind
 
 
 @dataclass
@@ -167,6 +196,15 @@ class Ports:
             market = self.store.load_market()
             rules, self.market_version = resolve_rules(rules, market), market.version
         return msgspec.structs.replace(stored, rules=rules)
+
+
+@contextmanager
+def cloud_work(ports: Ports) -> Iterator[UnitOfWork]:
+    """Begin a transaction, and a unit of work in it whose events have the cause `cloud`. The end of the `with` block
+    commits the transaction.
+    """
+    with ports.store.transaction() as transaction:
+        yield UnitOfWork(transaction, "cloud")
 
 
 def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:

@@ -23,7 +23,7 @@ from scheduler.operations.machines.holds import forget_holds, note_refusal
 from scheduler.operations.machines.launch import describe_machine, is_put_off
 from scheduler.operations.machines.terminate import list_spared
 from scheduler.operations.machines.work import BATCH, count_room, is_lost, name_check
-from scheduler.operations.ports import Ports, announce, send_callbacks
+from scheduler.operations.ports import Ports, announce, cloud_work, send_callbacks
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
 from scheduler.ports import Category, Refusal, RefusedMessage, Scope, StoreUnavailableError, Waiting, Work
@@ -75,9 +75,8 @@ def _check(ports: Ports, slot_ids: Sequence[str]) -> int:
     failing = {slot.id for slot, (_, fails) in zip(slots, probed, strict=True) if fails}
     answered = [slot for slot in slots if slot.instance_id in machines and slot.id not in failing]
     ports.meter.note_probes([slot.id for slot in answered if slot.state in WITH_MACHINE], ports.store.now())
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        work.slots = transaction.load_slots([slot.id for slot in slots])
+    with cloud_work(ports) as work:
+        work.slots = work.transaction.load_slots([slot.id for slot in slots])
         before = dict(work.slots)
         for seen in slots:
             current = before.get(seen.id)

@@ -18,9 +18,8 @@ from scheduler.model.slots import Slot
 from scheduler.operations.machines.holds import MOST_DELAY, forget_holds, note_refusal, read_refusal
 from scheduler.operations.machines.launch import is_put_off
 from scheduler.operations.machines.work import STOP_REFUSED, Refused, check_soon, put_off
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.operations.retry import repeated_if_overtaken
-from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import UNHEARD, Category, CloudError
 
 _GIVEN_UP: Final[frozenset[Category]] = frozenset({"misconfigured", "state"})
@@ -113,10 +112,9 @@ def _return(ports: Ports, rules: Rules, slots: Sequence[Slot], refused: Refused)
     """
     if not refused:
         return
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
+    with cloud_work(ports) as work:
         meant = {slot.id: slot for slot in slots if slot.id in refused}
-        work.slots = transaction.load_slots(meant)
+        work.slots = work.transaction.load_slots(meant)
         for name, current in list(work.slots.items()):
             if not _is_meant(current, meant[name]):
                 continue
@@ -182,10 +180,9 @@ def _note_called(ports: Ports, slots: Sequence[Slot]) -> None:
     """
     if not slots:
         return
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
+    with cloud_work(ports) as work:
         meant = {slot.id: slot for slot in slots}
-        for name, current in transaction.load_slots(meant).items():
+        for name, current in work.transaction.load_slots(meant).items():
             if _is_meant(current, meant[name]):
                 attempts = current.attempts + 1
                 called = msgspec.structs.replace(current, not_before=work.now + MOST_DELAY, attempts=attempts)
@@ -207,10 +204,9 @@ def _give_up(ports: Ports, slots: Sequence[Slot], refused: Refused, what: str) -
     """
     if not refused:
         return
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
+    with cloud_work(ports) as work:
         meant = {slot.id: slot for slot in slots if slot.id in refused}
-        for name, current in transaction.load_slots(meant).items():
+        for name, current in work.transaction.load_slots(meant).items():
             if _is_meant(current, meant[name]):
                 ready = msgspec.structs.replace(current, attempts=0, not_before=work.now, sent_at=work.now)
                 reason = f"cannot be {what}: {refused[name].code}"

@@ -34,7 +34,7 @@ from scheduler.operations.machines.unbound import (
     make_hold,
 )
 from scheduler.operations.membership import jump_above_tags, refuse_foreign_machines, split_foreign
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_configured
 from scheduler.ports import CloudError, ForeignMachineError, LaunchAnswer
@@ -194,12 +194,11 @@ def _adopt(
     machines of launches, which no slot adopts.
     """
     market = load_prices(ports, rules, [*strangers, *extra])
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
+    with cloud_work(ports) as work:
         named = {machine.slot for machine in strangers if machine.slot}
         of_batches = Counter(machine.pool for machine in strangers if machine.batch and machine.pool)
         empty = ports.store.find_slots(states=["empty"], pools=sorted(of_batches)) if of_batches else []
-        work.slots = transaction.load_slots(sorted({*named, *(slot.id for slot in empty)}))
+        work.slots = work.transaction.load_slots(sorted({*named, *(slot.id for slot in empty)}))
         # Read after the empty slots were locked: another process may have put such a machine on one of them.
         placed = ports.store.find_slots_of_machines([machine.id for machine in strangers]) if of_batches else []
         wanted = (

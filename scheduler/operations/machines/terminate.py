@@ -16,8 +16,7 @@ from scheduler.operations.machines.joining import add_join_token
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, end_batch, is_put_off
 from scheduler.operations.machines.unbound import end_unbound, find_accounts
 from scheduler.operations.machines.work import END_REFUSED, Refused, check_soon, put_off
-from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.ports import INTERRUPTION_SECONDS, UNCLEAR, UNHEARD, CloudError, ViewUnavailableError
 
 SPARED_SECONDS: Final = 60.0
@@ -199,9 +198,8 @@ def _write(ports: Ports, slot: Slot, *, instance_id: str | None) -> None:
     """Store on a terminating slot the machine that its launch has made, and that the cloud ends it now. `instance_id`
     None: the launch made no machine, so the slot becomes empty.
     """
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        current = transaction.load_slots([slot.id]).get(slot.id)
+    with cloud_work(ports) as work:
+        current = work.transaction.load_slots([slot.id]).get(slot.id)
         if current is not None and _is_meant(current, slot) and instance_id is None:
             work.move_slot(current, "empty", reason="never_launched")
         elif current is not None and _is_meant(current, slot):

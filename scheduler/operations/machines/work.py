@@ -10,9 +10,8 @@ import msgspec
 from scheduler.model.events import Event
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.holds import MOST_DELAY
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.operations.retry import repeated_if_overtaken
-from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, Waiting, Work
 from scheduler.protocol.names import HEALTH, LAUNCH, TERMINATE
 
@@ -135,9 +134,8 @@ def put_off(
     meant = {slot.id: slot for slot in slots}
     if not meant:
         return
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        for name, current in transaction.load_slots(meant).items():
+    with cloud_work(ports) as work:
+        for name, current in work.transaction.load_slots(meant).items():
             if not is_meant(current, meant[name]):
                 continue
             delay = min(MOST_DELAY, 2.0 ** min(current.attempts, _MOST_DOUBLED))

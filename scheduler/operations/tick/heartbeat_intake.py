@@ -20,7 +20,7 @@ from scheduler.model.view import Row, View
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.slot_commands import check_host
 from scheduler.operations.heartbeats import SAME_BEAT_SECONDS, judge_heartbeats
-from scheduler.operations.ports import Ports, announce, hint_to_hosts
+from scheduler.operations.ports import Ports, announce, cloud_work, hint_to_hosts
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.ports import Heard, LeaderTerm
@@ -178,9 +178,8 @@ def _note_some(
     ports: Ports, rules: Rules, moved: Sequence[Slot], last_seen: Mapping[str, float], counters: Mapping[str, int]
 ) -> list[Row]:
     is_back = False
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        work.slots = transaction.load_slots([slot.id for slot in moved])
+    with cloud_work(ports) as work:
+        work.slots = work.transaction.load_slots([slot.id for slot in moved])
         for seen in moved:
             current, at = work.slots.get(seen.id), last_seen[seen.id]
             if current is None or (current.machine, current.epoch) != (seen.machine, seen.epoch):
