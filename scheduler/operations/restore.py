@@ -161,7 +161,7 @@ def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: boo
             waits = {row.id for row in inserted if resubmit and not by_id[row.id].leases}
             for row in inserted:
                 work.reservations[row.id] = row
-                work.add_event(Event(at=work.now, name="reservation_restored", cause="operator", reservation=row.id))
+                work.note("reservation_restored", cause="operator", reservation=row.id)
                 if row.id not in waits:
                     end_reservation(work, rules, row, "cancelled", RESTORED)
             outcome = work.flush()

@@ -13,7 +13,6 @@ import msgspec
 from scheduler.model.accounts import FREE, level_of
 from scheduler.model.command_schemas import AbsentDocument, ConfirmDocument, IdleDocument
 from scheduler.model.decisions import Placement
-from scheduler.model.events import Event
 from scheduler.model.reservations import Component, Lease, Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -59,8 +58,7 @@ def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reserv
         at = _find_instant(work, document, _known_since(current))
         if at is None:
             return current
-        confirmed = msgspec.structs.replace(current, confirmed_at=at, unconfirmed=0)
-        work.mark(confirmed)
+        confirmed = work.mark(msgspec.structs.replace(current, confirmed_at=at, unconfirmed=0))
         note_confirmed(work, confirmed)
         _hear_hosts(work, rules, there, at)
         return confirmed
@@ -142,8 +140,7 @@ def _confirm_elsewhere(
     else:
         _move(work, current, work.slots[slot.id])
         _date_freed_slots(work, current.leases, at)
-    confirmed = msgspec.structs.replace(work.reservations[current.id], confirmed_at=at, unconfirmed=0)
-    work.put(confirmed)
+    confirmed = work.put(msgspec.structs.replace(work.reservations[current.id], confirmed_at=at, unconfirmed=0))
     note_confirmed(work, confirmed)
     _hear_hosts(work, rules, [slot.id], at)
     return confirmed
@@ -180,8 +177,7 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
     work.put(msgspec.structs.replace(current, leases=leases, token=token))
     work.free_slots(current)
     work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + 1))
-    detail: dict[str, Any] = {"from": left[0], "slots": [slot.id]}
-    work.add_event(Event(at=work.now, name=MOVED, cause=work.cause, reservation=current.id, detail=detail))
+    work.note(MOVED, {"from": left[0], "slots": [slot.id]}, reservation=current.id)
 
 
 def _date_freed_slots(work: UnitOfWork, leases: Iterable[Lease], at: float) -> None:

@@ -179,14 +179,12 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
         _mirror_power(work, slot, machine)
         return
     if slot.power == "start" and machine.state in {"pending", "running"}:
-        slot = msgspec.structs.replace(slot, power=None)
-        work.put(slot)
+        slot = work.change(slot, power=None)
     pool = rules.pools.get(slot.pool)
     # EC2 may return the address of a machine later than the state `running`.
     is_late = slot.address is None and slot.state != "booting" and machine.state == "running"
     if is_late and (address := describe_machine(machine, pool)["address"]) is not None:
-        slot = msgspec.structs.replace(slot, address=address)
-        work.put(slot)
+        slot = work.change(slot, address=address)
     if machine.state == "running" and slot.state == "booting":
         slot = work.move_slot(slot, "binding", missed=0, **_whereabouts(machine, pool))
     if serves and slot.state == "binding":
@@ -264,8 +262,7 @@ def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
     if slot.state == "stopped" and is_stopped:
         if slot.power is not None:
             work.put(msgspec.structs.replace(slot, power=None, attempts=0, not_before=0.0, missed=0))
-            detail: dict[str, Any] = {"epoch": slot.epoch}
-            work.add_event(Event(at=work.now, name=STOP_DONE, cause="cloud", slot=slot.id, detail=detail))
+            work.note(STOP_DONE, {"epoch": slot.epoch}, cause="cloud", slot=slot.id)
         elif slot.missed:
             work.put(msgspec.structs.replace(slot, missed=0))
         return

@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any
 
 import msgspec
 
-from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.pools import slot_ids
 from scheduler.model.rules import Rules
@@ -213,9 +211,16 @@ def _adopt(
         orphans, repeated = _list_due(left, holds, begins, work.now)
         for machine in orphans:
             if machine.state != "stopping" and machine not in extra:
-                detail: dict[str, Any] = {"instance": machine.id, "pool": machine.pool, "slot": machine.slot}
-                detail["launch"] = machine.launch_id
-                work.add_event(Event(at=work.now, name="machine_orphaned", cause="cloud", detail=detail))
+                work.note(
+                    "machine_orphaned",
+                    {
+                        "instance": machine.id,
+                        "pool": machine.pool,
+                        "slot": machine.slot,
+                        "launch": machine.launch_id,
+                    },
+                    cause="cloud",
+                )
         change_set = work.flush()
         book_unbound(work, rules, [*unbound, *extra], accounts, market)
     adopted = [event.slot for event in change_set.events if event.name == "slot_adopted" and event.slot]

@@ -11,7 +11,6 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.model.costs import measure
-from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, find_pause, hold_id
 from scheduler.model.market import StoredMarket
 from scheduler.model.pools import Pool
@@ -100,11 +99,17 @@ def _note_refused(
         for pool, group in pools.items():
             hold = known.get(hold_id(pool, "strangers")) or make_hold(pool, len(group), None, work.now)
             for machine in group:
-                if is_repeated and hold.code == errors[machine.id].code:
-                    continue
-                detail: dict[str, Any] = {"instance": machine.id, "pool": machine.pool, "slot": machine.slot}
-                detail["refusal"] = errors[machine.id].answer
-                work.add_event(Event(at=work.now, name=ORPHAN_REFUSED, cause="cloud", detail=detail))
+                if not is_repeated or hold.code != errors[machine.id].code:
+                    work.note(
+                        ORPHAN_REFUSED,
+                        {
+                            "instance": machine.id,
+                            "pool": machine.pool,
+                            "slot": machine.slot,
+                            "refusal": errors[machine.id].answer,
+                        },
+                        cause="cloud",
+                    )
             error, streak = errors[group[-1].id], hold.streak + 1 if hold.code else 1
             answer = {"code": error.code, "message": error.message[:MOST_MESSAGE], "streak": streak}
             work.put(

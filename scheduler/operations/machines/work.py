@@ -3,11 +3,10 @@ after the cloud refused it or did not answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-from scheduler.model.events import Event
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.holds import MOST_DELAY
 from scheduler.operations.ports import Ports, announce, cloud_work
@@ -146,9 +145,8 @@ def put_off(
             if error is None or (current.refusal or "").partition(": ")[0] == error.code:
                 work.mark(late)
                 continue
-            refusal = error.answer
-            work.put(msgspec.structs.replace(late, refusal=refusal))
-            detail: dict[str, Any] = {"epoch": current.epoch, "instance": current.instance_id, "refusal": refusal}
-            work.add_event(Event(at=work.now, name=event, cause="cloud", slot=name, detail=detail))
+            work.put(msgspec.structs.replace(late, refusal=error.answer))
+            detail = {"epoch": current.epoch, "instance": current.instance_id, "refusal": error.answer}
+            work.note(event, detail, cause="cloud", slot=name)
         change_set = work.flush()
     announce(ports, change_set, kick=False)

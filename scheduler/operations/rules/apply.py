@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scheduler.model.accounts import Account
-from scheduler.model.events import Event
 from scheduler.model.pools import slot_ids
 from scheduler.model.principals import Principal
 from scheduler.model.rules import Rules, list_image_sources, list_root_sources, read_rules, with_images
@@ -132,8 +131,7 @@ def write_rules(
             continue
         leases = (writer.meter(row, lease) if has_quota else stop(lease, work.now) for lease in row.leases)
         work.put(msgspec.structs.replace(row, leases=tuple(leases)))
-    detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
-    work.add_event(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
+    work.note(RULES_CHANGED, {"version": version, **({"source": source} if source else {})}, cause=cause)
     return Applied(version, work.flush())
 
 

@@ -363,8 +363,7 @@ class LeaseWriter:
             )
             for index, each in enumerate(placements)
         )
-        claiming = msgspec.structs.replace(current, leases=leases)
-        self.work.put(claiming)
+        claiming = self.work.put(msgspec.structs.replace(current, leases=leases))
         for slot_id in dict.fromkeys(each.slot for each in placements):
             self.work.put(self.work.slots[slot_id])
         return claiming

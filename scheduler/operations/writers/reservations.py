@@ -6,7 +6,7 @@ that make capacity for it, are written together or not at all. CPU limits are co
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -24,7 +24,6 @@ from scheduler.model.decisions import (
     Restart,
     Revoke,
 )
-from scheduler.model.events import Event
 from scheduler.model.reservations import LIMIT, Lease, Reservation, find_limit, is_at_limit
 from scheduler.model.rules import SchedulerKeys
 from scheduler.model.transitions import ENDED
@@ -361,9 +360,10 @@ class ReservationWriter:
                 if slot.machine is not None:
                     # The version of the slot's row increases, so the host asks for its leases and sets the new limit.
                     self.work.put(slot)
-                detail: dict[str, Any] = {"component": decision.component, "slot": slot.id, "cpus": decision.cpus}
-                self.work.add_event(
-                    Event(at=self.now, name=CORES, cause=self.work.cause, reservation=name, detail=detail)
+                self.work.note(
+                    CORES,
+                    {"component": decision.component, "slot": slot.id, "cpus": decision.cpus},
+                    reservation=name,
                 )
         return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
 
