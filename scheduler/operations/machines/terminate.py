@@ -160,7 +160,7 @@ def _call_cloud(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]
     return {slot.id: errors[slot.id].category if slot.id in errors else "asked" for slot in slots}
 
 
-def _put_off(ports: Ports, slots: Iterable[Slot], refused: Refused | None = None) -> None:
+def _put_off(ports: Ports, slots: Sequence[Slot], refused: Refused | None = None) -> None:
     put_off(ports, slots, _is_meant, refused or {}, END_REFUSED)
 
 
