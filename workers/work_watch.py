@@ -13,8 +13,7 @@ from typing import Final, cast
 import redis
 from typing_extensions import override
 
-from scheduler.ports import Waiting, Work
-from scheduler.ports.view import WorkWatch
+from scheduler.ports import Waiting, Work, WorkWatch
 from scheduler.protocol.names import RedisNames
 from workers.queue_watch import read_sent_at
 

@@ -19,8 +19,7 @@ from scheduler.model.market import ADDRESS, VOLUME, InstanceType, Price, PriceCh
 from scheduler.model.pools import Pool, has_price
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Fault, InvalidInputError
-from scheduler.ports import MarketSource, Store
-from scheduler.ports.market import MarketReads
+from scheduler.ports import MarketReads, MarketSource, Store
 
 MOST_TYPES: Final = 150
 """The most instance types that a requirement may match when its rules are applied. A fleet request of EC2 has at most

@@ -28,14 +28,16 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import (
     Category,
     CloudError,
+    Dispatcher,
+    Fleet,
     LaunchAnswer,
     LaunchOrder,
     OutboxMessage,
     Place,
+    Probe,
+    ViewCache,
     ViewUnavailableError,
 )
-from scheduler.ports.fleet import Fleet, Probe
-from scheduler.ports.view import Dispatcher, ViewCache
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
 from scheduler.simulation.market import SimulatedMarket
 from scheduler.view.memory import MemoryViewCache

@@ -30,10 +30,10 @@ from scheduler.ports import (
     OutboxMessage,
     RowVersion,
     RulesVersion,
+    Store,
     StoredPrincipal,
     StoredRules,
 )
-from scheduler.ports.store import Store
 from scheduler.store.memory_transaction import MemoryTransaction, World, list_executions
 from scheduler.store.shared_rules import RECENT_SECONDS, ReadsCosts
 

@@ -32,6 +32,7 @@ from scheduler.ports import (
     Counted,
     DeposedError,
     LeaderTerm,
+    MarketWrites,
     OutboxMessage,
     Pending,
     StaleWriteError,
@@ -39,11 +40,10 @@ from scheduler.ports import (
     StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
+    Transaction,
 )
-from scheduler.ports.market import MarketWrites
 from scheduler.ports.run_times import RunTimeWrites
 from scheduler.ports.runs import RunWrites
-from scheduler.ports.store import Transaction
 from scheduler.protocol.signing import make_key
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
 

@@ -41,11 +41,11 @@ from scheduler.ports import (
     OutboxMessage,
     RowVersion,
     RulesVersion,
+    Store,
     StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
 )
-from scheduler.ports.store import Store
 from scheduler.store import tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.reading import (

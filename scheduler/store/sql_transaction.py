@@ -22,21 +22,21 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.ports import (
     ClusterRow,
+    CostWriter,
     Counted,
     DeposedError,
     LeaderTerm,
+    MarketWrites,
     OutboxMessage,
     Pending,
     StaleWriteError,
     StoredAnswer,
     StoredPrincipal,
     StoredRules,
+    Transaction,
 )
-from scheduler.ports.ledger import CostWriter
-from scheduler.ports.market import MarketWrites
 from scheduler.ports.run_times import RunTimeWrites
 from scheduler.ports.runs import RunWrites
-from scheduler.ports.store import Transaction
 from scheduler.store import statements as fixed
 from scheduler.store import tables
 from scheduler.store.dialect import Bulk, StatementResult

@@ -23,8 +23,15 @@ import msgspec
 import redis
 from typing_extensions import override
 
-from scheduler.ports import Heard, Remembered, ViewUnavailableError, check_reply_address
-from scheduler.ports.view import ClusterRecord, LeaderLock, Notifier
+from scheduler.ports import (
+    ClusterRecord,
+    Heard,
+    LeaderLock,
+    Notifier,
+    Remembered,
+    ViewUnavailableError,
+    check_reply_address,
+)
 from scheduler.protocol.heartbeats import Heartbeat, read_heartbeat
 from scheduler.protocol.names import DEFAULT_PREFIX, TICKS, RedisNames
 from scheduler.view.connection import (

@@ -21,8 +21,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, WaitBlock, Waits
-from scheduler.ports import SetAside, ViewUnavailableError
-from scheduler.ports.view import ViewCache
+from scheduler.ports import SetAside, ViewCache, ViewUnavailableError
 from scheduler.protocol.names import DEFAULT_PREFIX, RedisNames
 from scheduler.protocol.redis_primary import note_view
 from scheduler.protocol.report import read_report
