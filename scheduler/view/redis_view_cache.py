@@ -214,7 +214,11 @@ class RedisViewCache(ViewCache, EarlyRead):
         self._view, self._has_user_data = None, False
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
         view = self._make_view()
-        self._write_rows(rows, view, generation)
+        # Without rows, the first call sends the script to Redis, so that its hash is known there.
+        _require(self._send([], generation))
+        with closing(Ahead(self._client)) as ahead:
+            for is_ours in self._send_ahead(ahead, _apply_each(view, _batches(rows, CHANGES_A_CALL)), generation):
+                _require(is_ours)
         _require(bool(self._finish(self._keys.generations, [generation])))
         self._generation, self._sequence = generation, 0
         self._view = view if self._apply_deltas(view) else self.load()
@@ -313,14 +317,6 @@ class RedisViewCache(ViewCache, EarlyRead):
     @override
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
         return self._read("slots", Slot, ids)
-
-    def _write_rows(self, rows: Iterable[Row], view: View, generation: bytes) -> None:
-        """Write the rows of a rebuild into Redis under this generation, and into `view`, this process's copy."""
-        # Without rows, the first call sends the script to Redis, so that its hash is known there.
-        _require(self._send([], generation))
-        with closing(Ahead(self._client)) as ahead:
-            for is_ours in self._send_ahead(ahead, _apply_each(view, _batches(rows, CHANGES_A_CALL)), generation):
-                _require(is_ours)
 
     def _send_ahead(self, ahead: Ahead, batches: Iterable[Sequence[Change]], generation: bytes = b"") -> Iterator[bool]:
         """Send each batch of changes to the script `publish` on the connection `ahead`. Yield for each batch whether

@@ -190,7 +190,15 @@ def _settle(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, 
     """Change the reservation after a command has ended on `lease`, which it still holds."""
     on_exit = json.loads(work.transaction.load_commands([current.id])[current.id])["on_exit"]
     if outcome.why in {"revoked", "limit"} and lease.state == "revoking":
-        return _return_revoked(work, rules, current, lease, outcome)
+        if lease.kind == "elastic":
+            return give_back(work, rules, current, [lease])
+        # The leases of a gang are given back when the last one of its commands has ended: until then the others use
+        # their slots. A reservation at its limit has ended then.
+        if current.phase != "revoking" or any(each.state != "ended" for each in _list_present(work, current)):
+            return current
+        if is_at_limit(current):
+            return end_reservation(work, rules, current, "expired", LIMIT, run=_describe("ended", outcome))
+        return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     if outcome.why in {"lost", "fenced", "revoked"}:
         # A host that has lost the contact, or ended a command too early, still has the lease: nothing would run on it.
         # A command that ended without an outcome is an interruption: `on_interruption` decides, not the restart
@@ -228,21 +236,6 @@ def _succeed(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease,
     first_run = current.run if current.run is not None and current.run.why is not None else _describe("ended", outcome)
     run = msgspec.structs.replace(first_run, state="ended")
     return end_reservation(work, rules, current, "released", None, run=run, details=describe_outcome(outcome))
-
-
-def _return_revoked(
-    work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, outcome: Outcome
-) -> Reservation:
-    """Give revoked leases back. The leases of a gang are given back when the last one of its commands has ended: until
-    then the others use their slots. A reservation at its limit has ended then.
-    """
-    if lease.kind == "elastic":
-        return give_back(work, rules, current, [lease])
-    if current.phase != "revoking" or any(each.state != "ended" for each in _list_present(work, current)):
-        return current
-    if is_at_limit(current):
-        return end_reservation(work, rules, current, "expired", LIMIT, run=_describe("ended", outcome))
-    return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
 
 
 def _check_sender(work: UnitOfWork, document: ExecutionDocument) -> None:
