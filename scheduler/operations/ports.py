@@ -360,7 +360,7 @@ def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
     """
     waits = [each for event in change_set.events if isinstance(each := event.detail.get("waited"), float)]
     if waits:
-        meter.observe_all(TO_LEASE, {}, waits)
+        meter.observe(TO_LEASE, {}, *waits)
     for event in change_set.events:
         if event.name not in TO_STATE:
             continue

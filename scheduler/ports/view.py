@@ -385,10 +385,7 @@ class Meter(Protocol):
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """Add `amount` to the counter with this name and these labels."""
 
-    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Add one observation to the histogram with this name and these labels."""
-
-    def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
+    def observe(self, name: str, labels: Mapping[str, str], *values: float) -> None:
         """Add each of these values to the histogram with this name and these labels. If there are no values, write
         nothing.
         """

@@ -47,11 +47,7 @@ class MemoryMeter(Meter):
         self.counts[name, tuple(sorted(labels.items()))] += amount  # type: ignore[assignment] # it adds floats, too
 
     @override
-    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        self.observe_all(name, labels, [value])
-
-    @override
-    def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
+    def observe(self, name: str, labels: Mapping[str, str], *values: float) -> None:
         find_label_values(name, "histogram", labels)
         self.observations += [(name, dict(labels), value) for value in values]
 
