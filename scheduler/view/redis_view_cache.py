@@ -18,7 +18,6 @@ from typing_extensions import override
 
 from scheduler.model.history import Sample, find_place
 from scheduler.model.reservations import Reservation
-from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, WaitBlock, Waits
 from scheduler.ports import SetAside, ViewCache, ViewUnavailableError
@@ -136,7 +135,6 @@ class RedisViewCache(ViewCache, EarlyRead):
         self._publish = load_script(client, "validity", "publish")
         self._catch_up = load_script(client, "validity", "catch_up")
         self._position = load_script(client, "validity", "position")
-        self._read_rows = load_script(client, "validity", "read_rows")
         self._scan_rows = load_script(client, "scan_rows")
         self._begin = load_script(client, "begin_rebuild")
         self._finish = load_script(client, "validity", "finish_rebuild")
@@ -310,14 +308,6 @@ class RedisViewCache(ViewCache, EarlyRead):
                 found.append(msgspec.json.decode(body, type=Sample))
         return found
 
-    @override
-    def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        return self._read("reservations", Reservation, ids)
-
-    @override
-    def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        return self._read("slots", Slot, ids)
-
     def _send_ahead(self, ahead: Ahead, batches: Iterable[Sequence[Change]], generation: bytes = b"") -> Iterator[bool]:
         """Send each batch of changes to the script `publish` on the connection `ahead`. Yield for each batch whether
         Redis has stored it. `generation`: that of the rebuild whose rows are sent; b"": no rebuild.
@@ -397,20 +387,6 @@ class RedisViewCache(ViewCache, EarlyRead):
                 cursor, body = cast("list[bytes]", ahead.receive())
         yield body
 
-    @redis_errors()
-    def _read(self, kind: Kind, type_: type[T], ids: Iterable[str]) -> dict[str, T]:
-        found: dict[str, T] = {}
-        for batch in _batches(ids, ROWS_A_CALL):
-            bodies = cast(
-                "list[bytes | None] | int",
-                self._read_rows([self._keys.generation, self._keys.rows(kind)], batch),
-            )
-            note_view(self._client, is_valid=not isinstance(bodies, int))
-            if isinstance(bodies, int):
-                raise ViewUnavailableError("Redis has no valid view (copy of the database): the next tick rebuilds it")
-            found |= {id_: _decode(type_, body) for id_, body in zip(batch, bodies, strict=True) if body is not None}
-        return found
-
 
 class _ScriptKeys:
     """For each Lua script of the view, the Redis keys that are passed to the script, in the order that the comment at
@@ -425,13 +401,6 @@ class _ScriptKeys:
         self.catch_up = [names.generation, names.sequence, names.deltas]
         others = [names.gone, names.leaving, *map(names.rows, ROW_TYPES)]
         self.all = [names.generation, names.building, names.sequence, names.deltas, *others]
-
-
-def _decode(type_: type[T], body: bytes) -> T:
-    try:
-        return msgspec.json.decode(body, type=type_)
-    except msgspec.DecodeError as error:
-        raise ViewUnavailableError(f"the view in Redis was written by another version of Leasehold: {error}") from error
 
 
 def _require(is_ours: bool) -> None:  # noqa: FBT001 - an answer of Redis
