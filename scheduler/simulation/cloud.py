@@ -36,7 +36,6 @@ from scheduler.ports import (
     Place,
     Probe,
     ViewCache,
-    ViewUnavailableError,
 )
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
 from scheduler.simulation.market import SimulatedMarket
@@ -470,9 +469,3 @@ class SimulatedViewCache(MemoryViewCache, ViewCache):
     def read_kept(self) -> dict[str, Reservation]:
         view = self.catch_up()
         return {} if view is None else dict(view.reservations)
-
-    def _valid_rows(self, kind: str) -> dict[str, Row]:
-        view = self.catch_up()
-        if view is None:
-            raise ViewUnavailableError("there is no view yet: the first tick builds it")
-        return dict(view.rows(kind))
