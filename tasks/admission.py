@@ -100,8 +100,7 @@ def read_arrival(message: Mapping[str, Any], body: bytes) -> Arrival:
     key = None
     if document.request is not None:
         # A copy has the same bytes and the same principal; another sender's message with this id is no copy.
-        sender = encode_canonically(verb, str(is_signed(headers)), str(headers.get(PRINCIPAL)))
-        key = sha256(sender + body).digest()
+        key = sha256(encode_canonically(verb, str(is_signed(headers)), str(headers.get(PRINCIPAL))) + body).digest()
     return Arrival(
         number=str(headers[ARRIVAL]),
         verb=verb,
@@ -284,7 +283,13 @@ class Admission:
         if seconds is None or arrival.reply_to is None or arrival.patience is None:
             return False
         try:
-            self._notifier.reply(arrival.reply_to, describe_retry(seconds, wait, self._longest))
+            error = {
+                "index": 0,
+                "path": ".",
+                "expected": f"a queue that is answered within {self._longest:g} s",
+                "got": f"a queue of about {wait:.0f} s: come again in {seconds:.0f} s",
+            }
+            self._notifier.reply(arrival.reply_to, {"ok": False, "retry_after": round(seconds, 3), "errors": [error]})
         except (ForeignAddressError, ViewUnavailableError):
             # The task will refuse the address. Without Redis no answer can be sent.
             return False
@@ -322,16 +327,6 @@ class Admission:
             return
         self._counted = self._taken
         self._gauge.note_sample(depth, self._taken, everywhere)
-
-
-def describe_retry(seconds: float, wait: float, longest: float) -> dict[str, Any]:
-    """Return the answer to a request that is not carried out because the queue is too long. `seconds`: time after which
-    the sender may send the request again. `wait`: the expected wait in the queue; `longest`: the permitted wait; both
-    in seconds.
-    """
-    expected, got = f"a queue that is answered within {longest:g} s", f"a queue of about {wait:.0f} s"
-    errors = [{"index": 0, "path": ".", "expected": expected, "got": f"{got}: come again in {seconds:.0f} s"}]
-    return {"ok": False, "retry_after": round(seconds, 3), "errors": errors}
 
 
 @cache

@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
@@ -189,8 +189,9 @@ class SelfCheck:
 
     def _note(self, queue: str, refusal: str) -> None:
         if refusal and queue not in self._refusals:
-            sentence = "Workers refuse the messages of this process."
-            log.error(sentence, action="messages.refused", queue=queue, why=refusal)
+            log.error(
+                "Workers refuse the messages of this process.", action="messages.refused", queue=queue, why=refusal
+            )
         self._refusals.pop(queue, None)
         if refusal:
             self._refusals[queue] = refusal
@@ -201,19 +202,16 @@ class SelfCheck:
 
     def run(self, own: str | None, pause: Callable[[float], object] = time.sleep) -> None:
         """Check one queue after the other, and the queue `own` in each round, without end."""
-        others = _rotate([queue for queue in QUEUE_NAMES if queue != own])
+        queues = [queue for queue in QUEUE_NAMES if queue != own]
+        # Each process begins with another queue, so that those that start together do not all ask the same worker.
+        first = os.getpid() % len(queues)
+        others = cycle([*queues[first:], *queues[:first]])
         while True:
             for queue in (*([own] if own else []), next(others)):
                 # Without Redis or the database nothing is known; the file grows old meanwhile.
                 with suppress(OperationalError, redis.RedisError, OSError, InvalidInputError):
                     self.check(queue, own=queue == own)
             pause(ROUND_SECONDS)
-
-
-def _rotate(queues: Sequence[str]) -> Iterator[str]:
-    # Each process begins with another queue, so that those that start together do not all ask the same worker.
-    first = os.getpid() % len(queues)
-    return cycle([*queues[first:], *queues[:first]])
 
 
 def start_self_check(app: "Celery", services: "Services", file: AliveFile, own: str | None) -> None:

@@ -1,7 +1,5 @@
 """The answer to a request: its address, its sending, and its text for logs."""
 
-from typing import Any
-
 from scheduler.model.validation import Fault, show
 from scheduler.operations.commands.submit import Answer
 from scheduler.ports import ForeignAddressError, check_reply_address
@@ -29,15 +27,12 @@ def send_answer(address: str | None, answer: Answer) -> None:
     if address is not None:
         find_services().ports.notifier.reply(address, answer)
     elif not answer["ok"]:
-        faults = [Fault(each["path"], each["expected"], each["got"]) for each in list_errors(answer)]
+        faults = [
+            Fault(each["path"], each["expected"], each["got"])
+            for result in answer.get("results", [answer])
+            for each in result.get("errors", ())
+        ]
         raise UnansweredError(faults, describe_answer(answer))
-
-
-def list_errors(answer: Answer) -> list[dict[str, Any]]:
-    """Return all errors in an answer: to a request with one document, or to a request with a list of documents, which
-    has `results` with the answer to each.
-    """
-    return [error for each in answer.get("results", [answer]) for error in each.get("errors", ())]
 
 
 def describe_answer(answer: Answer) -> str:

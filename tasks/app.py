@@ -46,7 +46,6 @@ MODULES: Final = (
 
 def make_app(settings: Settings) -> LeaseholdApp:
     """Return the Celery application for these settings."""
-    signs = settings.access.mode != "open"
     app = LeaseholdApp(
         "leasehold",
         # Given, because Celery would look for the loader and for Django's settings in the environment of the user.
@@ -54,7 +53,7 @@ def make_app(settings: Settings) -> LeaseholdApp:
         fixups=[],
         task_cls="tasks.base:LeaseholdTask",
         include=MODULES,
-        amqp="tasks.signing:SigningAMQP" if signs else None,
+        amqp="tasks.signing:SigningAMQP" if settings.access.mode != "open" else None,
     )
     app.conf.update(_tasks(settings), **_broker(settings))
     app.conf.update(

@@ -88,8 +88,9 @@ def _leave(error: ForeignClusterError) -> NoReturn:
     """End this worker because its queue belongs to another cluster. The message returns to the queue for a worker of
     that cluster.
     """
-    sentence = "This worker belongs to another cluster than its queue; it ends."
-    log.error(sentence, action="worker.foreign", error=str(error))
+    log.error(
+        "This worker belongs to another cluster than its queue; it ends.", action="worker.foreign", error=str(error)
+    )
     # In a pool of processes the parent is the worker; in a pool of threads this process is.
     os.kill(getattr(current_process(), "_parent_pid", None) or os.getpid(), signal.SIGTERM)
     raise Reject(str(error), requeue=True) from None
@@ -164,7 +165,10 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         except tuple(DROPPED) as error:
             return self._drop(error)
         try:
-            return Prepared(principal, *self.read_arguments(args, kwargs), find_host(self.request.origin))
+            # Celery's header `origin` is NAME@HOST.
+            host = self.request.origin.partition("@")[2] if isinstance(self.request.origin, str) else None
+            host = host if is_whole_text(host, MOST_HOST) else None
+            return Prepared(principal, *self.read_arguments(args, kwargs), host)
         except InvalidInputError as error:
             shown = describe_arguments([*args, kwargs] if kwargs else args)
             # promise: bad-message-refused
@@ -200,8 +204,9 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return act()
         except UnansweredError as error:
             errors = [str(each) for each in error.faults[:MOST_SHOWN]]
-            sentence = "A request without an address for its answer was refused."
-            log.warning(sentence, action="request.refused", errors=errors)
+            log.warning(
+                "A request without an address for its answer was refused.", action="request.refused", errors=errors
+            )
             self._report("document", error.faults)
             return error.result
         except ForeignClusterError as error:
@@ -224,8 +229,9 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             given = self._signature.bind(*args, **kwargs)
         except TypeError:
             wanted = f"the arguments ({', '.join(self._signature.parameters)})"
-            got = f"{len(args)} positional and {len(kwargs)} keyword arguments"
-            raise InvalidInputError([Fault("args", wanted, got)]) from None
+            raise InvalidInputError(
+                [Fault("args", wanted, f"{len(args)} positional and {len(kwargs)} keyword arguments")]
+            ) from None
         for name, value in given.arguments.items():
             wanted = self._signature.parameters[name].annotation
             try:
@@ -283,12 +289,6 @@ def current_host() -> str | None:
     return _HOST.get()
 
 
-def find_host(origin: object) -> str | None:
-    """Return the host in Celery's header `origin` of a message (`NAME@HOST`); None if the header names none."""
-    host = origin.partition("@")[2] if isinstance(origin, str) else None
-    return host if is_whole_text(host, MOST_HOST) else None
-
-
 @contextmanager
 def acting_for(principal: Principal | None, host: str | None = None) -> Iterator[None]:
     """Let `current_principal` and `current_host` return these for the `with` block. Only `tasks.base` calls it,
@@ -323,9 +323,8 @@ def verify_sender(
     except SignatureError as error:
         raise UnprovenError(Fault("signature", _WANTED, "another signature", "forbidden"), str(error)) from None
     if mode == "signed" and found.role not in roles:
-        wanted = f"a principal of the role {' or '.join(sorted(roles))}"
         raise UnprovenError(
-            Fault("principal", wanted, found.role, "forbidden"),
+            Fault("principal", f"a principal of the role {' or '.join(sorted(roles))}", found.role, "forbidden"),
             f"the principal {found.name} has the role {found.role}, which may not send this message",
         )
     return found

@@ -102,8 +102,11 @@ class PunctualScheduler(Scheduler):
             raise SystemExit from None
         except DatabaseWentBackError as error:
             if not self._waits:
-                sentence = "The database is an older state; nothing is sent until it is restored."
-                log.warning(sentence, action="beat.database_went_back", error=str(error))
+                log.warning(
+                    "The database is an older state; nothing is sent until it is restored.",
+                    action="beat.database_went_back",
+                    error=str(error),
+                )
             self._waits = True
             return False
         except (StoreUnavailableError, InvalidInputError):

@@ -30,22 +30,17 @@ class Consumer(CeleryConsumer):
     def __init__(self, on_task_request: Callable[[Any], object], *args: Any, **options: Any) -> None:
         def hand_over(request: Any) -> None:
             on_task_request(request)
-            self._write_at_once()
+            # The jobs that wait in the pool are written to its idle processes now; Celery's loop would do this only in
+            # its next round. If a process cannot take a whole job now, the loop writes the rest.
+            pool: Any = getattr(self.pool, "_pool", None)
+            # Only a pool of processes has this buffer.
+            if self.hub is None or not getattr(pool, "outbound_buffer", None):
+                return
+            # In order, so that of several idle processes mostly the same one works: its memory is in the CPU's caches.
+            if idle := sorted(pool._all_inqueues - pool._busy_workers - pool._active_writes):  # noqa: SLF001 - as the loop
+                self.hub.consolidate_callback(idle)
 
         super().__init__(hand_over, *args, **options)
-
-    def _write_at_once(self) -> None:
-        """Write the jobs that wait in the pool to its idle processes now; Celery's loop would do this only in its next
-        round. If a process cannot take a whole job now, the loop writes the rest.
-        """
-        pool: Any = getattr(self.pool, "_pool", None)
-        # Only a pool of processes has this buffer.
-        if self.hub is None or not getattr(pool, "outbound_buffer", None):
-            return
-        # In order, so that of several idle processes the same one works mostly: its memory is in the caches of the CPU.
-        idle = sorted(pool._all_inqueues - pool._busy_workers - pool._active_writes)  # noqa: SLF001 - as the loop does
-        if idle:
-            self.hub.consolidate_callback(idle)
 
     def on_send_event_buffered(self) -> None:  # type: ignore[override] # the stubs want a function
         """Send the collected events soon. Celery calls this for each event that was collected."""

@@ -75,8 +75,7 @@ class CeleryDispatcher:
         worker then launches the machines.
         """
         self._send(LAUNCH_BATCH, [[batch] for batch in list_batches(slots)], WORK_SECONDS)
-        alone = [[slot.id, slot.launch_id] for slot in slots if slot.batch is None]
-        self._send(LAUNCH_SLOT, alone, WORK_SECONDS)
+        self._send(LAUNCH_SLOT, [[slot.id, slot.launch_id] for slot in slots if slot.batch is None], WORK_SECONDS)
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
         """Send messages for these slots to the queue `terminate`: a worker then ends the machines that the slots have
@@ -132,8 +131,12 @@ class CeleryDispatcher:
             if not str(error).startswith("WRONGTYPE"):
                 raise ConnectionError(f"the broker did not take the callback {outgoing.id}: {error}") from error
             # The queue will never accept the callback, and repeating it would delay other callbacks.
-            sentence = "A callback was dropped: the Redis key with the name of its queue is no list."
-            log.warning(sentence, action="callback.refused", queue=name, callback=outgoing.id)
+            log.warning(
+                "A callback was dropped: the Redis key with the name of its queue is no list.",
+                action="callback.refused",
+                queue=name,
+                callback=outgoing.id,
+            )
         except (OperationalError, redis.RedisError, OSError) as error:
             raise ConnectionError(f"the broker did not take the callback {outgoing.id}: {error}") from error
 
@@ -141,8 +144,7 @@ class CeleryDispatcher:
         """Set the alarm that requests a tick at the cluster time `due` (None: no alarm). If the next periodic tick
         comes before `due`, set no alarm.
         """
-        wait = None if due is None or due - now >= self._tick_seconds else max(due - now, LEAST_WAIT)
-        self._alarm.set(wait)
+        self._alarm.set(None if due is None or due - now >= self._tick_seconds else max(due - now, LEAST_WAIT))
 
     def _send(self, task: str, messages: Sequence[list[Any]], expires: float) -> None:
         if not messages:

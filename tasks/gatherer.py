@@ -178,8 +178,7 @@ class _GatheringConsumer:
         self._consumer = consumer
         known = _GATHERERS.get(consumer)
         if known is None or known[0] is not consumer.connection:
-            hub = consumer.hub
-            soon = _call_now if hub is None else hub.call_soon
+            soon = (lambda act, *args: act(*args)) if consumer.hub is None else consumer.hub.call_soon
             known = _GATHERERS[consumer] = consumer.connection, Gatherer(consumer.on_task_request, soon)
         self._gatherer = known[1]
 
@@ -194,10 +193,6 @@ class _GatheringConsumer:
             self._gatherer.add_search(request, getattr(self._consumer.pool, "num_processes", 1))
         else:
             self._consumer.on_task_request(request)
-
-
-def _call_now(act: Callable[..., object], *args: Any) -> object:
-    return act(*args)
 
 
 def _is_stopping() -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Final, Self, cast
 
 import msgspec
@@ -126,7 +127,12 @@ class QoS(redis.QoS):
         them again.
         """
         if commands:
-            self._repair_and_retry(lambda: self._execute(commands))
+            try:
+                self._execute(commands)
+            except ResponseError:
+                self._set_aside()
+                self._note_again()
+                self._execute(commands)
 
     def _execute(self, commands: Sequence[Command]) -> None:
         written = _Written()
@@ -157,8 +163,7 @@ class QoS(redis.QoS):
         """Send all collected acknowledgements and records in one round trip. If the connection is lost, log a warning:
         the messages return to their queues later.
         """
-        records = [command for commands in self._unrecorded.values() for command in commands]
-        commands = [*self._acks, *records]
+        commands = [*self._acks, *chain.from_iterable(self._unrecorded.values())]
         self._acks, self._unrecorded, self._is_due = [], {}, False
         try:
             self._send(commands)
@@ -252,14 +257,6 @@ class QoS(redis.QoS):
                 super().restore_by_tag(cast("str", tag), client, leftmost)
             else:
                 self.channel.set_aside_note(tag.decode(errors="replace") if isinstance(tag, bytes) else tag)
-
-    def _repair_and_retry(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except ResponseError:
-            self._set_aside()
-            self._note_again()
-            act()
 
     def _set_aside(self) -> set[str]:
         """Rename the broker's keys that have a wrong type and return their names. If there are none, raise the Redis

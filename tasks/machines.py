@@ -98,8 +98,7 @@ def reconcile_machines() -> str:
     """
     found = reconcile(app.services.ports, app.services.settings.orphan_age)
     if found != Reconciled(strangers=found.trials, trials=found.trials):
-        counts = msgspec.structs.asdict(found)
-        log.warning("Machines without a slot were found.", action="reconcile.found", **counts)
+        log.warning("Machines without a slot were found.", action="reconcile.found", **msgspec.structs.asdict(found))
     return f"strangers: {found.strangers}"
 
 
@@ -169,15 +168,22 @@ def _read_on_demand(rules: Rules) -> int:
         found = reader.read(app.services.ports.store, app.services.market, rules, interval)
     except CloudError as error:
         if not reader.is_refused:
-            sentence = "On-demand prices cannot be read from AWS's price list; imported and known prices remain."
-            log.warning(sentence, action="market.prices_refused", error=str(error))
+            log.warning(
+                "On-demand prices cannot be read from AWS's price list; imported and known prices remain.",
+                action="market.prices_refused",
+                error=str(error),
+            )
         reader.is_refused = True
         return 0
     if found is None:
         return 0
     reader.is_refused = False
-    sentence = "On-demand prices were read from AWS's price list."
-    log.info(sentence, action="market.prices", prices=found.prices, changed=found.changed)
+    log.info(
+        "On-demand prices were read from AWS's price list.",
+        action="market.prices",
+        prices=found.prices,
+        changed=found.changed,
+    )
     return found.prices
 
 
@@ -197,9 +203,11 @@ def prune() -> str:
         requests_before=find_forgotten(now, keep.requests),
         ended_before=now - keep.ended_days * DAY,
     )
-    count += store.prune_costs(now - keep.costs_days * DAY)
-    count += store.prune_booked_machines(now - keep.events_days * DAY)
-    count += store.prune_price_changes(now - keep.prices_days * DAY)
+    count += store.prune_ledger(
+        costs_before=now - keep.costs_days * DAY,
+        machines_before=now - keep.events_days * DAY,
+        prices_before=now - keep.prices_days * DAY,
+    )
     log.info(
         "Events, answers and ended reservations were deleted, as they were older than `keep` allows.",
         action="prune.done",
@@ -213,8 +221,11 @@ def launch_slot(slot_id: str, launch_id: str) -> str:
     """Launch a machine on EC2 for this slot, if the slot still waits for the launch with the id `launch_id`."""
     ports = app.services.ports
     result = launch_once(ports, launch_id, lambda: launch(ports, launch_id, slot_id))
-    sentence = "A machine was launched." if result == "success" else "No machine was launched."
-    log.info(sentence, action=f"launch.{result}", slot=slot_id)
+    log.info(
+        "A machine was launched." if result == "success" else "No machine was launched.",
+        action=f"launch.{result}",
+        slot=slot_id,
+    )
     return result
 
 
@@ -223,8 +234,11 @@ def launch_slots(batch: str) -> str:
     """Launch the machines of all slots of this batch by one request to EC2."""
     ports = app.services.ports
     result = launch_once(ports, batch, lambda: launch(ports, batch))
-    sentence = "The machines of a batch were launched." if result == "success" else "A batch was not launched."
-    log.info(sentence, action=f"launch.{result}", batch=batch)
+    log.info(
+        "The machines of a batch were launched." if result == "success" else "A batch was not launched.",
+        action=f"launch.{result}",
+        batch=batch,
+    )
     return result
 
 

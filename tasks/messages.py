@@ -54,8 +54,20 @@ def check_message(queue: str, raw: object, known: Collection[str]) -> bytes:
     envelope = _table(raw, ".")
     _check_headers(queue, _table(envelope.get("headers"), "headers"), known)
     properties = _table(envelope.get("properties"), "properties")
-    _check_properties(properties)
-    _check_content(envelope)
+    if not is_whole_text(properties.get("delivery_tag"), MOST_ID):
+        raise fault("properties.delivery_tag", f"an id of 1 to {MOST_ID} characters", properties.get("delivery_tag"))
+    delivery = _table(properties.get("delivery_info"), "properties.delivery_info")
+    for key in ("exchange", "routing_key"):
+        if not isinstance(delivery.get(key), str):
+            raise fault(f"properties.delivery_info.{key}", "a text", delivery.get(key))
+    priority = properties.get("priority")
+    if priority is not None and not (isinstance(priority, int) and 0 <= priority <= 9):  # noqa: PLR2004 - Celery's range
+        raise fault("properties.priority", "a priority from 0 to 9, or nothing", priority)
+    if envelope.get("content-type") != CONTENT_TYPE:
+        raise fault("content-type", CONTENT_TYPE, envelope.get("content-type"))
+    encoding = envelope.get("content-encoding")
+    if not isinstance(encoding, str) or encoding.lower() != "utf-8":
+        raise fault("content-encoding", "utf-8", encoding)
     content = _read_body(envelope.get("body"), properties.get("body_encoding"))
     _check_body(_decode(content, properties.get("body_encoding")))
     return content
@@ -132,29 +144,6 @@ def _is_instant(value: object) -> bool:
         return False
 
 
-def _check_properties(properties: Mapping[str, Any]) -> None:
-    """Check the properties that kombu needs to store a message while a worker has it, and to restore it when the worker
-    dies. Raises InvalidInputError if a property is missing or wrong.
-    """
-    if not is_whole_text(properties.get("delivery_tag"), MOST_ID):
-        raise fault("properties.delivery_tag", f"an id of 1 to {MOST_ID} characters", properties.get("delivery_tag"))
-    delivery = _table(properties.get("delivery_info"), "properties.delivery_info")
-    for key in ("exchange", "routing_key"):
-        if not isinstance(delivery.get(key), str):
-            raise fault(f"properties.delivery_info.{key}", "a text", delivery.get(key))
-    priority = properties.get("priority")
-    if priority is not None and not (isinstance(priority, int) and 0 <= priority <= 9):  # noqa: PLR2004 - Celery's range
-        raise fault("properties.priority", "a priority from 0 to 9, or nothing", priority)
-
-
-def _check_content(envelope: Mapping[str, Any]) -> None:
-    if envelope.get("content-type") != CONTENT_TYPE:
-        raise fault("content-type", CONTENT_TYPE, envelope.get("content-type"))
-    encoding = envelope.get("content-encoding")
-    if not isinstance(encoding, str) or encoding.lower() != "utf-8":
-        raise fault("content-encoding", "utf-8", encoding)
-
-
 def _read_body(body: object, encoding: object) -> bytes:
     """Return the bytes of the body, which kombu may have encoded as base64 for Redis. Raises InvalidInputError in these
     cases: `encoding` is another one, the body is not a text, is too long, or is not valid base64.
@@ -200,8 +189,7 @@ serialization.register("json", json.dumps, read_json, content_type=CONTENT_TYPE,
 
 
 def _refuse_body(encoding: object, error: Exception) -> InvalidInputError:
-    wanted = "JSON" if encoding is None else "base64 of JSON"
-    return InvalidInputError([Fault("body", wanted, show(str(error)))])
+    return InvalidInputError([Fault("body", "JSON" if encoding is None else "base64 of JSON", show(str(error)))])
 
 
 def _check_body(content: object) -> None:

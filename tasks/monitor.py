@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from celery import Celery
 from celery.bin.base import CLIContext
 from click import Command, Context
 from flower.command import flower as command
@@ -33,23 +32,6 @@ def refuse(flower: FlowerSettings, *, local: bool) -> str | None:
     )
 
 
-def restore_nothing() -> None:
-    """Prevent the kombu connections of this process from restoring unacknowledged messages.
-
-    Flower's Redis user has no right to do this, and Flower consumes no message that needs an acknowledgement.
-    """
-    setattr(QoS, "restore_visible", lambda *_args, **_options: None)  # noqa: B010 - a method of kombu's
-
-
-def connect_per_use(app: Celery) -> None:
-    """Let Flower open a connection for each command instead of taking it from a limited pool.
-
-    An inspection of workers runs in eight threads, and each thread takes a second connection while it holds one. With
-    the pool's limit of five they block each other without end.
-    """
-    app.conf.broker_pool_limit = 0
-
-
 def count_as(url: str) -> None:
     """Let Flower read the lengths of queues as the user of this URL, because Flower's own user has no right to queues.
 
@@ -60,22 +42,22 @@ def count_as(url: str) -> None:
     Broker.__new__ = lambda cls, _url, *args, **options: make(cls, url, *args, **options)
 
 
-def close_metrics() -> None:
-    """Let Flower's page /metrics require the password, because it lists workers and tasks. All other pages except the
-    health check require it already.
-    """
-    Metrics.get = authenticated(Metrics.get)
-
-
 def main(arguments: Sequence[str]) -> None:
     """Run Flower, Celery's web page, until it is stopped; end with status 1 if it must not start."""
     from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
 
     require_broker()
-    restore_nothing()
-    connect_per_use(app)
+    # The kombu connections of this process restore no unacknowledged messages. Flower's Redis user has no right to do
+    # this, and Flower consumes no message that needs an acknowledgement.
+    setattr(QoS, "restore_visible", lambda *_args, **_options: None)  # noqa: B010 - a method of kombu's
+    # Flower opens a connection for each command instead of taking it from a limited pool. An inspection of workers runs
+    # in eight threads, and each thread takes a second connection while it holds one. With the pool's limit of five they
+    # block each other without end.
+    app.conf.broker_pool_limit = 0
     count_as(settings.view_url or "")
-    close_metrics()
+    # The page /metrics requires the password, because it lists workers and tasks. All other pages except the health
+    # check require it already.
+    Metrics.get = authenticated(Metrics.get)
     flower = settings.flower
     fault = refuse(flower, local="--local" in arguments)
     if fault := fault or find_taken_port("flower.port", flower.host, flower.port):

@@ -46,8 +46,7 @@ class RequestTask(LeaseholdTask):
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Send `answer` to the sender of a refused request, if one of its arguments names an address for the answer."""
-        named = (find_address(each) for each in (*args, kwargs, *kwargs.values()))
-        if address := next(filter(None, named), None):
+        if address := next(filter(None, map(find_address, (*args, kwargs, *kwargs.values()))), None):
             self.services.ports.notifier.reply(address, answer)
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -119,24 +118,24 @@ def _accept(verb: str, document: object) -> Answer:
     return outcome
 
 
-def _apply(document: object) -> Answer:
-    return apply_request(app.services.ports, document, current_principal())
-
-
 def _register(verb: Verb) -> None:
     """Register the Celery task that carries out and answers the requests of one verb."""
-    acts: Mapping[str, Callable[[Any], Answer]]
-    acts = {"rows": partial(_accept, verb.name), "rules": _apply, "nothing": partial(_answer, verb.name)}
-    act = acts[verb.changes]
+    acts: Mapping[str, Callable[[Any], Answer]] = {
+        "rows": partial(_accept, verb.name),
+        "rules": lambda document: apply_request(app.services.ports, document, current_principal()),
+        "nothing": partial(_answer, verb.name),
+    }
 
     def carry_out(document: Any) -> str:
         address = find_address(document)
-        answer = act(document)
+        answer = acts[verb.changes](document)
         send_answer(address, answer)  # promise: answer-after-commit
         return describe_answer(answer)
 
-    base = GatheredTask if verb.is_gathered else SearchTask if verb.is_search else RequestTask
-    app.task(name=task_name(RESERVATIONS, verb.name), base=base)(carry_out)
+    app.task(
+        name=task_name(RESERVATIONS, verb.name),
+        base=GatheredTask if verb.is_gathered else SearchTask if verb.is_search else RequestTask,
+    )(carry_out)
 
 
 for _verb in VERBS.values():

@@ -44,17 +44,14 @@ class ThreadPool(TaskPool):
         is_cold = bool(state.should_terminate)
         self.executor.shutdown(wait=not is_cold, cancel_futures=is_cold)
 
-    def count_busy(self) -> int:
-        """Return how many threads of this pool still run. After a warm shutdown the number is 0."""
-        return sum(thread.is_alive() for thread in self.executor._threads)  # noqa: SLF001 - no public way
-
 
 def leave(status: int | None, pool: Any) -> NoReturn:
     """End this worker process with this status, without waiting for threads that wait for EC2."""
-    busy = pool.count_busy() if isinstance(pool, ThreadPool) else 0
+    busy = sum(thread.is_alive() for thread in pool.executor._threads) if isinstance(pool, ThreadPool) else 0  # noqa: SLF001
     if busy:
-        sentence = "The process ends before its tasks; their work will be sent again."
-        log.warning(sentence, action="worker.left", tasks=busy)
+        log.warning(
+            "The process ends before its tasks; their work will be sent again.", action="worker.left", tasks=busy
+        )
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status or 0)

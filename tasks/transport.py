@@ -94,8 +94,13 @@ class Channel(KeptClient, redis.Channel):
         cannot be read.
         """
         set_aside_note(self._create_client(), self._prefix, tag)
-        sentence = "The stored record of a message could not be read and was moved away."
-        log.error(sentence, action="broker.key_set_aside", key=UNACKED, found="unreadable", tag=show(tag))
+        log.error(
+            "The stored record of a message could not be read and was moved away.",
+            action="broker.key_set_aside",
+            key=UNACKED,
+            found="unreadable",
+            tag=show(tag),
+        )
 
     def list_noted(self) -> list[bytes]:
         """Return the delivery tags of all messages that workers have taken and not acknowledged."""
@@ -142,8 +147,7 @@ class Channel(KeptClient, redis.Channel):
         a list is no such message: its sender has more to send, and has sent it with the list.
         """
         qos = cast("QoS", self.qos)
-        is_idle = qos.held <= 1 and not self.connection.has_list
-        if list(self.active_queues) != [RESERVATIONS] or is_idle:
+        if list(self.active_queues) != [RESERVATIONS] or (qos.held <= 1 and not self.connection.has_list):
             return
         count = min(qos.room, MOST_TAKEN)
         if count <= 0:

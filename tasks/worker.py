@@ -75,24 +75,16 @@ def main(arguments: Sequence[str]) -> None:
     # requests does not make the collector look at all of them.
     gc.freeze()
     if settings.celery.alive_file:
-        _write_alive_file(Path(settings.celery.alive_file), queue)
+        # Once the worker runs, it checks itself and writes its file (tasks/alive.py).
+        try:
+            file = AliveFile(Path(settings.celery.alive_file), queue, WORKER_SECONDS, NEVER)
+        except OSError as error:
+            sys.exit(f"leasehold: celery.alive_file: expected a file that can be written, got {error}")
+        # A process of a pool may open the database, which holds the keys of signatures; a process that forks may not.
+        started = worker_ready if POOLS[queue] == "threads" else worker_process_init
+        started.connect(lambda **_signal: start_self_check(app, app.services, file, own=queue), weak=False)
     worker.start()
     leave(worker.exitcode, worker.pool)
-
-
-def _write_alive_file(path: Path, queue: str) -> None:
-    """Let this worker check itself and write its file (tasks/alive.py) once it runs. End the process if the file cannot
-    be written.
-    """
-    from tasks.app import app  # noqa: PLC0415 - as in `main`
-
-    try:
-        file = AliveFile(path, queue, WORKER_SECONDS, NEVER)
-    except OSError as error:
-        sys.exit(f"leasehold: celery.alive_file: expected a file that can be written, got {error}")
-    # A process of a pool may open the database, which holds the keys of signatures; a process that forks may not.
-    started = worker_ready if POOLS[queue] == "threads" else worker_process_init
-    started.connect(lambda **_signal: start_self_check(app, app.services, file, own=queue), weak=False)
 
 
 if __name__ == "__main__":

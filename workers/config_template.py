@@ -231,9 +231,13 @@ def list_keys(section: Section) -> list[Key]:
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[name] = inspect.cleandoc(text)
-    docstrings = found
     return [
-        Key(section, name, _default(field), _describe(field, docstrings.get(name, "")))
+        Key(
+            section,
+            name,
+            REQUIRED if field.is_required() else "" if field.default is None else format_value(field.default),
+            _describe(field, found.get(name, "")),
+        )
         for name, field in section.model.model_fields.items()
         if not _is_model(inner_model(field.annotation))
     ]
@@ -333,12 +337,6 @@ def _is_model(annotation: object) -> TypeGuard[type[Document]]:
 
 def _meaning(model: type[Document]) -> str:
     return (model.__doc__ or "").partition("\n")[0]
-
-
-def _default(field: Field) -> str:
-    if field.is_required():
-        return REQUIRED
-    return "" if field.default is None else format_value(field.default)
 
 
 def _describe(field: Field, docstring: str) -> str:

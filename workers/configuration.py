@@ -140,13 +140,15 @@ def find_warnings(configuration: Configuration) -> list[Fault]:
 
 def _pool_warnings(path: str, pool: Pool) -> Iterator[Fault]:
     if pool.max_slots is not None and pool.target_warm_slots > pool.max_slots:
-        most = f"at most max_slots ({pool.max_slots})"
-        yield Fault(f"{path}.target_warm_slots", most, str(pool.target_warm_slots))
+        yield Fault(f"{path}.target_warm_slots", f"at most max_slots ({pool.max_slots})", str(pool.target_warm_slots))
     if not pool.is_elastic:
         for key in ("min_slots", "target_warm_slots", "offerings"):
             if value := getattr(pool, key):
-                got = f"{len(value)} of them" if key == "offerings" else str(value)
-                yield Fault(f"{path}.{key}", "nothing in a static pool (hosts register themselves)", got)
+                yield Fault(
+                    f"{path}.{key}",
+                    "nothing in a static pool (hosts register themselves)",
+                    f"{len(value)} of them" if key == "offerings" else str(value),
+                )
         yield from find_misfits(path, pool)
     else:
         yield from _launch_warnings(path, pool)
@@ -162,20 +164,25 @@ def _schedule_warnings(path: str, pool: Pool, now: float) -> Iterator[Fault]:
     for index, schedule in enumerate(pool.schedules):
         where = f"{path}.schedules[{index}]"
         if (at := find_own_overlap(schedule, now)) is not None:
-            got = f"one that is open when the next begins, {show_instant(schedule, at)}"
-            yield Fault(where, "windows that end before the next window begins (overlapping windows count as one)", got)
+            yield Fault(
+                where,
+                "windows that end before the next window begins (overlapping windows count as one)",
+                f"one that is open when the next begins, {show_instant(schedule, at)}",
+            )
         if (window := find_clock_change(schedule, now)) is not None:
-            got = " to ".join(show_instant(schedule, each) for each in window)
             yield Fault(
                 f"{where}.duration",
                 "no change of the clock in a window (`until`, in place of `duration`, keeps the time of day)",
-                got,
+                " to ".join(show_instant(schedule, each) for each in window),
             )
         for other, earlier in enumerate(pool.schedules[:index]):
             keys = [key for key in OVERRIDES if None not in {getattr(schedule, key), getattr(earlier, key)}]
             if keys and (at := find_overlap(earlier, schedule, now)) is not None:
-                wanted = f"no window that overlaps with one of schedules[{other}] (this one counts)"
-                yield Fault(f"{where}.{keys[0]}", wanted, show_instant(schedule, at))
+                yield Fault(
+                    f"{where}.{keys[0]}",
+                    f"no window that overlaps with one of schedules[{other}] (this one counts)",
+                    show_instant(schedule, at),
+                )
 
 
 def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
@@ -183,9 +190,10 @@ def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
     if not (ec2.launch_template or ec2.image):
         yield Fault(f"{path}.ec2.image", "an image or a launch_template (a launch needs one)", "neither")
     if ec2.launch_template and ec2.security_groups:
-        got = f"{len(ec2.security_groups)} of them"
         yield Fault(
-            f"{path}.ec2.security_groups", "no security groups beside a launch_template, which names its own", got
+            f"{path}.ec2.security_groups",
+            "no security groups beside a launch_template, which names its own",
+            f"{len(ec2.security_groups)} of them",
         )
 
 
@@ -197,13 +205,15 @@ def find_contradictions(rules: Rules) -> Iterator[Fault]:
         if pool.is_elastic:
             yield from find_misfits(f"pools.{name}", pool)
             if pool.ec2.launch_template and pool.ec2.volume_gib and not pool.ec2.root_device:
-                wanted = "`root_device` beside `volume_gib` and a launch_template, whose image may have any"
-                yield Fault(f"pools.{name}.ec2.root_device", wanted, "nothing")
+                yield Fault(
+                    f"pools.{name}.ec2.root_device",
+                    "`root_device` beside `volume_gib` and a launch_template, whose image may have any",
+                    "nothing",
+                )
             for tag in pool.ec2.tags:
                 # Such a tag would mark the machine as that of another owner.
                 if tag.startswith(OUR_TAGS):
-                    path = f"pools.{name}.ec2.tags.{tag}"
-                    yield Fault(path, f"a tag that does not begin with {OUR_TAGS}", show(tag))
+                    yield Fault(f"pools.{name}.ec2.tags.{tag}", f"a tag that does not begin with {OUR_TAGS}", show(tag))
     yield from _find_minima(rules)
 
 
@@ -265,16 +275,16 @@ def _parse(path: Path | None) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         found = _POSITION.fullmatch(str(error))
         reason, position = found.groups() if found else (str(error), "")
-        where = f"{path}, {position}" if position else str(path)
-        raise InvalidInputError([Fault(where, "valid TOML", show(reason))]) from None
+        raise InvalidInputError(
+            [Fault(f"{path}, {position}" if position else str(path), "valid TOML", show(reason))]
+        ) from None
 
 
 def _describe(error: OSError) -> str:
     """Return the text of an OSError. If a permission is missing, the text has the uid of the process, which users of a
     container need.
     """
-    denied = isinstance(error, PermissionError)
-    return f"{error.strerror} (as uid {os.geteuid()})" if denied else str(error.strerror)
+    return f"{error.strerror} (as uid {os.geteuid()})" if isinstance(error, PermissionError) else str(error.strerror)
 
 
 def _unknown_tables(document: dict[str, Any]) -> list[Fault]:

@@ -88,8 +88,7 @@ def _decode(text: str, annotation: object) -> object:
 
     `annotation`: the type of the key; None for an unknown key.
     """
-    inside = [annotation, *get_args(annotation)]
-    plain = {get_args(each)[0] if get_args(each) else each for each in inside}
+    plain = {get_args(each)[0] if get_args(each) else each for each in [annotation, *get_args(annotation)]}
     if plain & {int, float} and _NUMBER.fullmatch(text):
         return float(text) if {".", "e", "E"} & set(text) else int(text)
     if bool in plain and text in {"true", "false"}:

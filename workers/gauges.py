@@ -141,8 +141,12 @@ def _measure_resources(
             f"leasehold_pool_resources_{kind}", f"{about} of the slots in service", ["pool", "resource"], of_pools
         )
         if per_slot:
-            labels = ["pool", "slot", "resource"]
-            yield make_gauge(f"leasehold_slot_resources_{kind}", f"{about} of a slot in service", labels, amounts)
+            yield make_gauge(
+                f"leasehold_slot_resources_{kind}",
+                f"{about} of a slot in service",
+                ["pool", "slot", "resource"],
+                amounts,
+            )
 
 
 def _sum_by_pool(amounts: Mapping[tuple[str, str, str], float], rules: Rules) -> dict[tuple[str, str], float]:
@@ -163,14 +167,21 @@ def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Fa
     codes: Mapping[str, int] = report.get("codes", {})
     waiting = {(code,): codes.get(code, 0) for code in WAITING_CODES}
     yield make_gauge("leasehold_reservations_waiting", "Pending reservations by waiting code", ["code"], waiting)
-    about = "Reservations that wait for a slot that is in flight"
-    yield GaugeMetricFamily("leasehold_reservations_allocated_not_started", about, codes.get("booting", 0))
-    about = "Reservations that wait because of a quota or max_slots"
     yield GaugeMetricFamily(
-        "leasehold_reservations_over_quota", about, sum(codes.get(code, 0) for code in LACKING_SLOT)
+        "leasehold_reservations_allocated_not_started",
+        "Reservations that wait for a slot that is in flight",
+        codes.get("booting", 0),
     )
-    about = "Age of the oldest pending reservation that is neither on hold nor waits for a slot in flight; 0 = none"
-    yield GaugeMetricFamily("leasehold_longest_wait_seconds", about, float(report.get("longest_wait", 0)))
+    yield GaugeMetricFamily(
+        "leasehold_reservations_over_quota",
+        "Reservations that wait because of a quota or max_slots",
+        sum(codes.get(code, 0) for code in LACKING_SLOT),
+    )
+    yield GaugeMetricFamily(
+        "leasehold_longest_wait_seconds",
+        "Age of the oldest pending reservation that is neither on hold nor waits for a slot in flight; 0 = none",
+        float(report.get("longest_wait", 0)),
+    )
     at_quota = report.get("at_quota", ())
     values = {(name,): float(name in at_quota) for name in (rules.pools if rules is not None else ())}
     yield make_gauge("leasehold_at_quota", "Whether EC2's quota prevents launches of the pool", ["pool"], values)
@@ -180,20 +191,24 @@ def measure_forecasts(foreseen: Foreseen | None) -> Iterator[Family]:
     """Yield the gauges of the forecasts of starts, by class of reservations. Without forecasts in the last ten minutes
     the number of plays is 0, and the gauges of the classes have no samples.
     """
-    plays = 0 if foreseen is None else foreseen.plays
-    yield GaugeMetricFamily("leasehold_forecast_plays", "Plays of the last forecasts; 0 = there are none", plays)
+    yield GaugeMetricFamily(
+        "leasehold_forecast_plays",
+        "Plays of the last forecasts; 0 = there are none",
+        0 if foreseen is None else foreseen.plays,
+    )
     qualities = () if foreseen is None else foreseen.qualities
     started = {(each.name,): float(each.count) for each in qualities}
-    about = "Starts after more than a minute since the record began"
-    yield make_gauge("leasehold_forecast_starts", about, ["class"], started)
+    yield make_gauge(
+        "leasehold_forecast_starts", "Starts after more than a minute since the record began", ["class"], started
+    )
     coverage = {(each.name,): each.coverage for each in qualities if each.coverage is not None}
-    about = "Part of the starts within the interval of 80 %"
-    yield make_gauge("leasehold_forecast_coverage", about, ["class"], coverage)
+    yield make_gauge(
+        "leasehold_forecast_coverage", "Part of the starts within the interval of 80 %", ["class"], coverage
+    )
     width = {(each.name,): each.width for each in qualities if each.width is not None}
     yield make_gauge("leasehold_forecast_width_seconds", "Median width of that interval", ["class"], width)
     loss = {(each.name,): each.loss for each in qualities if each.loss is not None}
-    about = "Mean pinball loss at 10 % and at 90 %, added"
-    yield make_gauge("leasehold_forecast_loss_seconds", about, ["class"], loss)
+    yield make_gauge("leasehold_forecast_loss_seconds", "Mean pinball loss at 10 % and at 90 %, added", ["class"], loss)
 
 
 def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -> Family:
@@ -208,8 +223,11 @@ def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -
         for slot in store.find_slots(states=sorted(WITH_MACHINE))
         if slot.pool in rules.pools and rules.pools[slot.pool].is_elastic
     ]
-    about = "Time since the last answer of the machine that has been silent for longest; 0 = there is none"
-    return GaugeMetricFamily("leasehold_probe_age_seconds_max", about, max([0.0, *ages]))
+    return GaugeMetricFamily(
+        "leasehold_probe_age_seconds_max",
+        "Time since the last answer of the machine that has been silent for longest; 0 = there is none",
+        max([0.0, *ages]),
+    )
 
 
 def measure_accounts(accounts: Sequence[Account], held: Sequence[Reservation]) -> Iterator[Family]:
@@ -255,8 +273,11 @@ def add_zeros(tally: Tally, accounts: Sequence[Account]) -> None:
 
 def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
     """Yield one gauge: the seconds by which the wall clock of each process is ahead of cluster time."""
-    about = "Seconds by which the wall clock of a process is ahead of cluster time"
-    family = GaugeMetricFamily("leasehold_clock_offset_seconds", about, labels=["process", "host"])
+    family = GaugeMetricFamily(
+        "leasehold_clock_offset_seconds",
+        "Seconds by which the wall clock of a process is ahead of cluster time",
+        labels=["process", "host"],
+    )
     for each in offsets:
         # Several processes may have the same name, so the offsets are no mapping.
         family.add_metric([each.process, each.host], each.seconds)
@@ -270,8 +291,12 @@ def measure_queues(queues: Mapping[str, WaitingMessages]) -> Iterator[Family]:
     counts = {(queue,): waiting.count for queue, waiting in queues.items()}
     yield make_gauge("leasehold_queue_messages", "Messages that wait in a queue for a worker", ["queue"], counts)
     ages = {(queue,): age for queue, waiting in queues.items() if (age := waiting.oldest_seconds) is not None}
-    about = "Time since the oldest message that waits in a queue was sent; 0 = there is none"
-    yield make_gauge("leasehold_queue_oldest_message_seconds", about, ["queue"], ages)
+    yield make_gauge(
+        "leasehold_queue_oldest_message_seconds",
+        "Time since the oldest message that waits in a queue was sent; 0 = there is none",
+        ["queue"],
+        ages,
+    )
 
 
 _PERIODS: Final = {"hour": ("running", "per_hour"), "day": ("day", "per_day"), "month": ("month", "per_month")}
@@ -292,8 +317,9 @@ def measure_costs(store: Store, rules: Rules) -> Iterator[Family]:
     labels, since = ["pool", "kind"], "since the day began in UTC"
     yield make_gauge("leasehold_cost_today_dollars", f"Cost of machines {since}, in dollars", labels, dollars)
     yield make_gauge("leasehold_cost_today_seconds", f"Time of machines {since}", labels, seconds)
-    about = f"Time of machines without a known price {since}"
-    yield make_gauge("leasehold_cost_today_unpriced_seconds", about, ["pool"], unpriced)
+    yield make_gauge(
+        "leasehold_cost_today_unpriced_seconds", f"Time of machines without a known price {since}", ["pool"], unpriced
+    )
 
 
 def measure_budgets(report: Mapping[str, Any]) -> Iterator[Family]:
@@ -305,6 +331,10 @@ def measure_budgets(report: Mapping[str, Any]) -> Iterator[Family]:
             if each[limit] is not None:
                 limits[each["budget"], period] = float(each[limit])
     labels = ["budget", "period"]
-    about = "Dollars of a budget: price of its running machines per hour (hour), and what was spent (day, month)"
-    yield make_gauge("leasehold_budget_dollars", about, labels, amounts)
+    yield make_gauge(
+        "leasehold_budget_dollars",
+        "Dollars of a budget: price of its running machines per hour (hour), and what was spent (day, month)",
+        labels,
+        amounts,
+    )
     yield make_gauge("leasehold_budget_limit_dollars", "Limit of a budget in a period", labels, limits)

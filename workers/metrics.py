@@ -88,10 +88,12 @@ def collect(sources: Sources) -> Iterator[Family]:
         yield from measure_budgets(report)
         # Without a tick since the start or a flush of Redis the report has no view lag.
         if "view_lag" in report:
-            about = (
-                "Age of the oldest committed change that the view lacked at the leader's last check; 0 = it lacked none"
+            yield GaugeMetricFamily(
+                "leasehold_view_lag_seconds",
+                "Age of the oldest committed change that the view lacked at the leader's last check; 0 = it lacked "
+                "none",
+                float(report["view_lag"]),
             )
-            yield GaugeMetricFamily("leasehold_view_lag_seconds", about, float(report["view_lag"]))
 
     yield from (*gauges, *counts)
     yield from _measure(sources.read_report, measure_report)

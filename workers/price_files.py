@@ -282,8 +282,7 @@ def _read_aws_csv(path: Path, wanted: Mapping[str, str]) -> Iterator[_Found]:
             if not is_plain or row.get("TermType") != "OnDemand" or row.get("Product Family") not in FAMILIES:
                 continue
             price = row.get("PricePerUnit") if row.get("Currency") == CURRENCY else None
-            place = f"line {rows.line_num}"
-            yield _make_found(path, place, row.get("Instance Type"), row.get("Region Code"), price)
+            yield _make_found(path, f"line {rows.line_num}", row.get("Instance Type"), row.get("Region Code"), price)
 
 
 def _make_found(path: Path, place: str, kind: str | None, region: str | None, price: str | None) -> _Found:

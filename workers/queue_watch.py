@@ -72,7 +72,14 @@ class QueueWatch:
         now = self._clock()
         pairs = zip(keys, answers[::2], answers[1::2], strict=True)
         lists = {key: self._measure(key, count, message, now) for key, count, message in pairs}
-        return {queue: _add_up([lists[f"{queue}{priority}"] for priority in _PRIORITIES]) for queue in QUEUE_NAMES}
+        found = {}
+        for queue in QUEUE_NAMES:
+            own = [lists[f"{queue}{priority}"] for priority in _PRIORITIES]
+            ages = [each.oldest_seconds for each in own if each.oldest_seconds is not None]
+            # The age of the oldest message is known only if each list of the queue could be read.
+            oldest = max(ages) if len(ages) == len(own) else None
+            found[queue] = WaitingMessages(sum(each.count for each in own), oldest)
+        return found
 
     def _measure(self, key: str, count: object, message: object, now: float) -> WaitingMessages:
         if isinstance(count, redis.RedisError):
@@ -96,12 +103,3 @@ class QueueWatch:
         since = since if known == hash(message) else now
         self._seen[key] = hash(message), since
         return since
-
-
-def _add_up(lists: list[WaitingMessages]) -> WaitingMessages:
-    """Return the waiting messages of a queue: the sum over the Redis lists of its priorities, and the age of the oldest
-    message in them.
-    """
-    ages = [each.oldest_seconds for each in lists]
-    known = [age for age in ages if age is not None]
-    return WaitingMessages(sum(each.count for each in lists), max(known) if len(known) == len(ages) else None)

@@ -22,6 +22,8 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.operations.membership import MembershipCheck, compare_membership
 from scheduler.ports import (
     CloudError,
+    ClusterNumbers,
+    ClusterSource,
     DatabaseWentBackError,
     Dispatcher,
     Fleet,
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from scheduler.operations.market import OnDemandReader
     from scheduler.operations.ports import Ports
     from scheduler.operations.tick.leader import Leader
-    from scheduler.ports import ClusterNumbers, ClusterSource
     from scheduler.view.redis_clock import RedisClock
     from scheduler.view.redis_ports import RedisRecord, Renewal
     from workers.ec2.budget import CallBudget
@@ -229,8 +230,11 @@ class Services:
         from scheduler.view.redis_clock import RedisClock
 
         name, pid = self._process
-        client = self.redis if self.settings.view_url else None
-        return RedisClock(client, self.settings.view.prefix, process=name if pid == os.getpid() else "")
+        return RedisClock(
+            self.redis if self.settings.view_url else None,
+            self.settings.view.prefix,
+            process=name if pid == os.getpid() else "",
+        )
 
     @once_per_process
     def leader(self) -> "Leader":
@@ -348,7 +352,7 @@ class Services:
         self._membership.compare(self._cluster, RedisRecord(self.redis, self.settings.view.prefix))
 
     @once_per_process
-    def _cluster(self) -> "ClusterSource[ClusterNumbers]":
+    def _cluster(self) -> ClusterSource[ClusterNumbers]:
         from scheduler.store.cluster_file import open_cluster
 
         return open_cluster(self.settings.database_url)

@@ -65,15 +65,9 @@ def _period(value: object) -> float:
     return seconds
 
 
-def _days(value: object) -> float:
-    if not is_number(value) or not 0 < value <= 100_000:  # noqa: PLR2004 - about 270 years
-        raise expected("a number of days > 0 and at most 100000")
-    return value
-
-
-def _share(value: object) -> float:
-    if not is_number(value) or not 0 < value <= 1:
-        raise expected("a number > 0 and at most 1")
+def _number(value: object, most: float, what: str) -> float:
+    if not is_number(value) or not 0 < value <= most:
+        raise expected(f"{what} > 0 and at most {most:.0f}")
     return value
 
 
@@ -113,18 +107,6 @@ def _list(value: object, check: Callable[[str], object], what: str) -> tuple[str
     return tuple(entries)
 
 
-def _web_hosts(value: object) -> object:
-    return _list(value, _WEB_HOST.fullmatch, 'names of hosts like "leasehold.example.org" or "10.0.0.7:8443"')
-
-
-def _roles(value: object) -> object:
-    return _list(value, _ROLE.fullmatch, 'roles like "123456789012:leasehold-host" (account and name)')
-
-
-def _networks(value: object) -> object:
-    return _list(value, _is_network, 'addresses or networks like "10.0.0.7" or "10.0.0.0/24"')
-
-
 def _is_network(text: str) -> bool:
     try:
         ipaddress.ip_network(text)
@@ -133,15 +115,9 @@ def _is_network(text: str) -> bool:
     return True
 
 
-def _url_prefix(value: object) -> object:
-    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
-        raise expected('a path like "/leasehold", or an empty text')
-    return value
-
-
-def _header(value: object) -> object:
-    if not isinstance(value, str) or not _HEADER.fullmatch(value):
-        raise expected('the name of an HTTP header like "X-Forwarded-User"')
+def _text(value: object, pattern: re.Pattern[str], what: str) -> object:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise expected(what)
     return value
 
 
@@ -181,15 +157,31 @@ def reveal(value: object) -> str:
 
 
 Period = Annotated[float, Before(_period)]
-Days = Annotated[float, Before(_days)]
-Share = Annotated[float, Before(_share)]
+Days = Annotated[float, Before(lambda value: _number(value, 100_000, "a number of days"))]
+"""At most about 270 years."""
+Share = Annotated[float, Before(lambda value: _number(value, 1, "a number"))]
 Secret = Annotated[SecretText, Before(_secret)]
 Host = Annotated[str, Before(_host)]
-WebHosts = Annotated[tuple[str, ...], Before(_web_hosts)]
-Roles = Annotated[tuple[str, ...], Before(_roles)]
-Networks = Annotated[tuple[str, ...], Before(_networks)]
-UrlPrefix = Annotated[str, Before(_url_prefix)]
-HeaderName = Annotated[str, Before(_header)]
+WebHosts = Annotated[
+    tuple[str, ...],
+    Before(
+        lambda value: _list(
+            value, _WEB_HOST.fullmatch, 'names of hosts like "leasehold.example.org" or "10.0.0.7:8443"'
+        )
+    ),
+]
+Roles = Annotated[
+    tuple[str, ...],
+    Before(lambda value: _list(value, _ROLE.fullmatch, 'roles like "123456789012:leasehold-host" (account and name)')),
+]
+Networks = Annotated[
+    tuple[str, ...],
+    Before(lambda value: _list(value, _is_network, 'addresses or networks like "10.0.0.7" or "10.0.0.0/24"')),
+]
+UrlPrefix = Annotated[str, Before(lambda value: _text(value, _PREFIX, 'a path like "/leasehold", or an empty text'))]
+HeaderName = Annotated[
+    str, Before(lambda value: _text(value, _HEADER, 'the name of an HTTP header like "X-Forwarded-User"'))
+]
 BasicAuth = Annotated[SecretText, Before(_basic_auth)]
 RedisUrl = Annotated[SecretText, Before(_redis_url)]
 _DATABASE_URL: Final = "a URL like sqlite:///file.db or postgresql://user@host/name"

@@ -431,10 +431,11 @@ def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
     try:
         settings = read_document(Settings, _lay_over(known, read_environment(Settings)))
     except InvalidInputError as error:
-        for found in (name_origin(one, Settings) for one in error.faults):
-            # The value that stands in place of a section may be a secret.
-            got = "something else" if found.expected == "a table" else found.got
-            faults.append(Fault(found.path, found.expected, got))
+        # The value that stands in place of a section may be a secret.
+        faults += [
+            Fault(found.path, found.expected, "something else" if found.expected == "a table" else found.got)
+            for found in (name_origin(one, Settings) for one in error.faults)
+        ]
     else:
         if not faults:
             return settings

@@ -13,8 +13,7 @@ from typing import Final, cast
 import redis
 from typing_extensions import override
 
-from scheduler.ports import Waiting, Work
-from scheduler.ports.view import WorkWatch
+from scheduler.ports import Waiting, Work, WorkWatch
 from scheduler.protocol.names import RedisNames
 from workers.queue_watch import read_sent_at
 
@@ -40,8 +39,7 @@ class RedisWorkWatch(WorkWatch):
     @contextmanager
     @override
     def begin(self, names: Collection[str]) -> Iterator[frozenset[str]]:
-        others = self._read_under_way()
-        begun = frozenset(names) - others
+        begun = frozenset(names) - self._read_under_way()
         with self._guard:
             self._mine |= begun
             if self._renewer is None:

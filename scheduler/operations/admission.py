@@ -105,14 +105,6 @@ class _Count:
         others = sequence - self.sequence - self.own.reservations
         return _add(_add(self.pending, self.later), _add(self.own, Pending(others, others * MOST_INSTANCES)))
 
-    def takes_less(self, sequence: int) -> bool:
-        """Return whether it is cheaper to count only the reservations inserted after `self.sequence` than to count all
-        pending ones again. The comparison is between the rows to read: the reservations that any process has inserted
-        since, and the pending reservations of this principal or account. `sequence`: the number of the newest
-        reservation.
-        """
-        return sequence - self.sequence <= self.pending.reservations + self.later.reservations
-
     def add(self, inserted: Pending, sequence: int) -> None:
         self.later, self.sequence, self.own = _add(self.later, inserted), sequence, _NONE
 
@@ -181,7 +173,7 @@ class Admission:
             is_full = not _fits(payer.limits(limits), count.pending, smallest)
             if is_full and monotonic() - count.counted_at < FULL_SECONDS:
                 return False
-            if count.takes_less(sequence):
+            if sequence - count.sequence <= count.pending.reservations + count.later.reservations:
                 count.add(payer.count_inserted(transaction, count.sequence, sequence), sequence)
                 if _fits(payer.limits(limits), count.bound(sequence), wanted):
                     return True

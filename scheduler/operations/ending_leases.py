@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.events import Event
 from scheduler.model.reservations import LIMIT, NO_DETAILS, Lease, Reservation, is_at_limit
 from scheduler.model.rules import Rules, expiry_of_pending
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -101,10 +100,9 @@ def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
     """Delete the claims of a pending reservation (slots promised to it). Return the new row. What its account has paid
     for the claims is not paid back.
     """
-    dropped = msgspec.structs.replace(current, leases=())
-    work.put(dropped)
+    dropped = work.put(msgspec.structs.replace(current, leases=()))
     work.free_slots(current)
-    work.add_event(Event(at=work.now, name=UNCLAIMED, cause=work.cause, reservation=current.id))
+    work.note(UNCLAIMED, reservation=current.id)
     return dropped
 
 
@@ -138,8 +136,7 @@ def end_instances(
     """
     ended = {each.component for each in leases}
     others = tuple(each for each in current.leases if each.component not in ended)
-    left = msgspec.structs.replace(current, leases=others, **changes)
-    work.put(left)
+    left = work.put(msgspec.structs.replace(current, leases=others, **changes))
     for lease in leases:
         work.free_slot(lease)
         if not clean:
@@ -191,7 +188,7 @@ def add_instance_event(
     detail: dict[str, Any] = {**details, "component": lease.component, "slot": lease.slot, "reason": reason}
     if lease.revoke_by is not None:
         detail["deadline"] = lease.revoke_by
-    work.add_event(Event(at=work.now, name=name, cause=work.cause, reservation=reservation, detail=detail))
+    work.note(name, detail, reservation=reservation)
 
 
 def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: bool) -> None:

@@ -158,14 +158,14 @@ def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]
     if pool is not None and pool not in rules.pools and all(each.pool != pool for each in view.slots.values()):
         raise fault("pool", one_of(pool, rules.pools), pool)
     slots = (each for each in view.slots.values() if pool in {None, each.pool})
-    names = [name for name in rules.pools if pool in {None, name}]
     return {
         "as_of": now,
         "slots": {each.id: texts for each in slots if (texts := describe_slot(each, rules.pools.get(each.pool), now))},
         "pools": {
             name: texts
-            for name in names
-            if (
+            for name in rules.pools
+            if pool in {None, name}
+            and (
                 texts := [
                     *describe_schedules(rules.pools[name], now + ports.time_zero),
                     *describe_pool(view, rules, name, now),

@@ -40,7 +40,10 @@ def look_ahead(ports: Ports, forecaster: Forecaster, has_time: Callable[[], bool
     began, now = monotonic(), ports.store.now()
     rules = ports.rules_at(now).rules
     spending = read_spending(ports.store, rules, now, ports.time_zero)
-    forecaster.see(view, rules, _find_policy(ports), now, spending)
+    document = ports.stored_rules().rules.model_dump(exclude_unset=True)
+    # After a change of these tables the outcomes of earlier forecasts count no more.
+    policy = repr([document.get(name) for name in ("scheduler", "pools", "accounts")])
+    forecaster.see(view, rules, policy, now, spending)
     if forecaster.lacks_past:
         forecaster.recall(*_load_past(ports, now))
     forecaster.play_while(has_time)
@@ -82,14 +85,6 @@ def _load_ended(ports: Ports, after: float, before: float, most: int) -> list[Re
     return found
 
 
-def _find_policy(ports: Ports) -> str:
-    """Return what stands for the queue, the pools and the accounts of the rules as they were applied: after a change of
-    them the outcomes of earlier forecasts count no more.
-    """
-    document = ports.stored_rules().rules.model_dump(exclude_unset=True)
-    return repr([document.get(name) for name in ("scheduler", "pools", "accounts")])
-
-
 def _gather(view: View, forecaster: Forecaster, now: float, seconds: float) -> Foreseen:
     forecasts: dict[str, Forecast] = {}
     newest: dict[str, str] = {}
@@ -99,11 +94,10 @@ def _gather(view: View, forecaster: Forecaster, now: float, seconds: float) -> F
         forecasts[row.id] = forecaster.answer(row)
         if now - row.created_at <= NEW_SECONDS:
             newest[name_kind(row.request, row.priority)] = row.id
-    newcomers = {kind: forecasts[name] for kind, name in newest.items() if not forecasts[name].unknown}
     return Foreseen(
         as_of=now,
         forecasts=forecasts,
-        newcomers=newcomers,
+        newcomers={kind: forecasts[name] for kind, name in newest.items() if not forecasts[name].unknown},
         qualities=forecaster.qualities.list(),
         plays=forecaster.plays,
         seconds=seconds,

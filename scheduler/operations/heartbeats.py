@@ -44,12 +44,6 @@ class HostKeys:
             self.principals = {row.name: row for row in hosts}
         self.at, self.cluster, self.version = state.now, state.identity, state.principals_version
 
-    def is_genuine(self, slot: str, beat: Heartbeat) -> bool:
-        """Return whether this heartbeat of the slot is signed by the principal that has the name of the slot."""
-        row = self.principals.get(slot)
-        keys = [] if row is None else row.list_keys(self.at)
-        return any(is_heartbeat_of(read_key(key), self.cluster, slot, beat) for key in keys)
-
 
 def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence[Slot], heard: Heard) -> Heard:
     """Return `heard` without the heartbeats that do not count, because they are unsigned, wrongly signed or copied. The
@@ -82,7 +76,9 @@ def _find_reason(keys: HostKeys, slot: Slot, beat: Heartbeat | None, at: float) 
     """
     if beat is None or beat.counter is None:
         return "unsigned" if keys.mode == "signed" else None
-    if not keys.is_genuine(slot.id, beat):
+    row = keys.principals.get(slot.id)
+    valid = [] if row is None else row.list_keys(keys.at)
+    if not any(is_heartbeat_of(read_key(key), keys.cluster, slot.id, beat) for key in valid):
         return "signature"
     is_later = slot.last_seen is None or at > slot.last_seen + SAME_BEAT_SECONDS
     is_copy = beat.counter < slot.heartbeat or (beat.counter == slot.heartbeat and is_later)

@@ -19,8 +19,7 @@ from scheduler.model.market import ADDRESS, VOLUME, InstanceType, Price, PriceCh
 from scheduler.model.pools import Pool, has_price
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Fault, InvalidInputError
-from scheduler.ports import MarketSource, Store
-from scheduler.ports.market import MarketReads
+from scheduler.ports import MarketReads, MarketSource, Store
 
 MOST_TYPES: Final = 150
 """The most instance types that a requirement may match when its rules are applied. A fleet request of EC2 has at most
@@ -63,8 +62,7 @@ def resolve_document(document: Mapping[str, Any], rules: Rules) -> dict[str, Any
     for name, pool in document.get("pools", {}).items():
         sold = [each for each in rules.pools[name].offerings if each.is_for_sale]
         if sold:
-            offerings = [each.model_dump(mode="json", exclude_unset=True) for each in sold]
-            pools[name] = {**pool, "offerings": offerings}
+            pools[name] = {**pool, "offerings": [each.model_dump(mode="json", exclude_unset=True) for each in sold]}
     return {**document, "pools": pools}
 
 
@@ -131,7 +129,11 @@ def list_unlisted(pool: Pool, applied: Pool, market: StoredMarket) -> list[Offer
     what its image is made for, EC2 offers the type in its zones, and its price in a market of the pool is known.
     `applied`: the pool before it was resolved.
     """
-    architectures = _find_architectures(applied, market)
+    # The image may be made for the architectures that the pool requires, else for those that all its types have.
+    named = {each.require.architecture for each in applied.offerings if each.require is not None}
+    known = [market.type_by_name.get(each.instance_type) for each in applied.offerings if each.require is None]
+    common = [set[str](kind.architectures) for kind in known if kind is not None]
+    architectures = set[str](named) or (set.intersection(*common) if common else set())
     zones = set(pool.zones)
     kinds = [
         kind
@@ -151,25 +153,14 @@ def list_unlisted(pool: Pool, applied: Pool, market: StoredMarket) -> list[Offer
     return found
 
 
-def _find_architectures(applied: Pool, market: StoredMarket) -> set[str]:
-    """Return the architectures for which the image of a pool may be made: those of its requirements, else those that
-    all its types have. Return an empty set if the catalogue has none of its types.
-    """
-    named = {each.require.architecture for each in applied.offerings if each.require is not None}
-    known = [market.type_by_name.get(each.instance_type) for each in applied.offerings if each.require is None]
-    common = [set(kind.architectures) for kind in known if kind is not None]
-    return set(named) or (set.intersection(*common) if common else set())
-
-
 def make_offering(pool: Pool, entry: Offering, kind: InstanceType, market: StoredMarket) -> Offering:
     """Return the offering of the instance type `kind`, which meets the requirements of `entry`. Price, resources and
     labels that `entry` sets by hand have precedence. The name does not depend on other offerings, because slots store
     it.
     """
     resources, labels = (entry.require or Requirements()).describe(kind)
-    name = f"{kind.name}/{entry.market}" + (f"/{entry.zone}" if entry.zone else "")
     values: dict[str, Any] = {
-        "name": name,
+        "name": f"{kind.name}/{entry.market}" + (f"/{entry.zone}" if entry.zone else ""),
         "type": kind.name,
         "market": entry.market,
         "zone": entry.zone,
@@ -201,8 +192,7 @@ def _judge(pool: Pool, offering: Offering, market: StoredMarket) -> Offering:
 
 
 def _hold_back(offering: Offering, reason: str) -> UnsoldOffering:
-    given = {name: getattr(offering, name) for name in offering.model_fields_set}
-    return UnsoldOffering(**given, reason=reason)
+    return UnsoldOffering(**{name: getattr(offering, name) for name in offering.model_fields_set}, reason=reason)
 
 
 def find_market_faults(rules: Rules, market: StoredMarket, prefix: str = "") -> Iterator[Fault]:
@@ -225,13 +215,11 @@ def _find_fault(path: str, pool: Pool, entry: Offering, market: StoredMarket) ->
         yield Fault(path, f"at least one {entry.market} type of the catalogue", _explain(pool, entry, market))
     elif len(found) > MOST_TYPES:
         yield Fault(path, f"at most {MOST_TYPES} instance types", f"{len(found)}: narrow the requirements")
-    elif not has_price(entry) and not any(_is_priced(pool, entry, kind, market) for kind in found):
+    elif not has_price(entry) and not any(
+        market.find_price(kind.name, entry.market, find_zones(pool, entry)) is not None for kind in found
+    ):
         how = REFRESH if entry.market == "spot" else IMPORT
         yield Fault(path, f"a type with a known {entry.market} price ({how}), or `price`", f"{len(found)} without one")
-
-
-def _is_priced(pool: Pool, entry: Offering, kind: InstanceType, market: StoredMarket) -> bool:
-    return market.find_price(kind.name, entry.market, find_zones(pool, entry)) is not None
 
 
 def _explain(pool: Pool, entry: Offering, market: StoredMarket) -> str:
@@ -293,7 +281,9 @@ def refresh_market(
     """
     now, known = store.now(), store.load_market()
     types: list[InstanceType] | None = None
-    if has_requirements(rules) and _is_older(known, now - catalogue_age):
+    if has_requirements(rules) and (
+        not known.types or min(each.seen_at for each in known.types) <= now - catalogue_age
+    ):
         types = source.read_types(now)
     catalogue = known if types is None else StoredMarket(version=known.version, types=tuple(types), prices=known.prices)
     prices = [
@@ -345,10 +335,6 @@ def _list_names(pool: Pool, entry: Offering, market: StoredMarket) -> set[str]:
     if entry.require is None:
         return {entry.instance_type}
     return {each.name for each in list_types(pool, entry, market)}
-
-
-def _is_older(market: StoredMarket, before: float) -> bool:
-    return not market.types or min(each.seen_at for each in market.types) <= before
 
 
 def _list_wanted(rules: Rules, market: StoredMarket, *, all_pools: bool) -> dict[tuple[str, ...], set[str]]:

@@ -6,7 +6,7 @@ is an older state of this cluster; and the jump of term and fencing token above 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from scheduler.model.events import Event
 from scheduler.model.slots import Machine
@@ -22,9 +22,6 @@ from scheduler.ports import (
     ViewUnavailableError,
 )
 
-if TYPE_CHECKING:
-    from scheduler.operations.ports import Ports
-
 Row = TypeVar("Row", bound=ClusterNumbers)
 CHECK_SECONDS: Final = 1.0
 """Seconds for which a process relies on its last check that database and Redis belong to one cluster."""
@@ -39,7 +36,7 @@ class MembershipCheck:
         self._clock = clock
         self._checked_at: float | None = None
 
-    def ensure(self, ports: "Ports") -> None:
+    def ensure(self, ports: Ports) -> None:
         """Check that database and Redis belong to one cluster, unless a check has just succeeded.
 
         Raises ForeignClusterError if they do not, DatabaseWentBackError if the database is older than Redis, and
@@ -59,7 +56,7 @@ class MembershipCheck:
         self._checked_at = began
 
 
-def check_membership(ports: "Ports") -> ClusterRow:
+def check_membership(ports: Ports) -> ClusterRow:
     """Check that database and Redis belong to one cluster. Return the database's row about the cluster. An empty Redis
     gets the identity of the cluster.
 
@@ -101,7 +98,7 @@ def _compare(store: ClusterSource[Row], record: ClusterRecord | None) -> Row:
     return row
 
 
-def keep_record(ports: "Ports", row: ClusterRow) -> None:
+def keep_record(ports: Ports, row: ClusterRow) -> None:
     """Write the cluster's identity and its highest term and fencing token to Redis. Raises ForeignClusterError if Redis
     has the identity of another cluster.
     """

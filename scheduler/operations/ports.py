@@ -2,9 +2,10 @@
 committed change.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from scheduler.operations.admission import Admission, KnownSlots
 from scheduler.operations.change_set import ChangeSet, describe_notice
 from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.market import resolve_rules, uses_market
-from scheduler.operations.newcomers import Newcomers
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.reservations import CORES
 from scheduler.operations.writers.slots import ASKED_AGAIN, BOOTING
 from scheduler.ports import (
@@ -42,6 +43,7 @@ from scheduler.ports import (
     Store,
     StoredRules,
     ViewCache,
+    ViewUnavailableError,
     WorkWatch,
 )
 
@@ -64,6 +66,33 @@ MOST_NAMED: Final = 5
 """The most slots that one warning about a refusal names."""
 LOST: Final = frozenset({"gone", "lost"})
 """The reasons in the events of a slot that became empty because its machine disappeared."""
+
+
+KNOWN_SECONDS: Final = 15.0
+"""How long a process uses the forecasts of new reservations that it has read, before it reads them again."""
+
+
+@dataclass
+class Newcomers:
+    """The forecasts of new reservations, as this process has read them last."""
+
+    _by_kind: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    _read_at: float | None = None
+
+    def list_known(self, forecasts: Forecasts) -> Mapping[str, Mapping[str, Any]]:
+        """Return the forecast of a reservation that is accepted now, by its kind (`name_kind`), as tables for answers.
+        Kinds without a forecast are missing, and so are all while Redis does not answer.
+        """
+        now = monotonic()
+        if self._read_at is None or now - self._read_at >= KNOWN_SECONDS:
+            self._read_at = now
+            try:
+                found = forecasts.read_summary()
+            except ViewUnavailableError:
+                found = None
+            newcomers = {} if found is None else found.newcomers
+            self._by_kind = {kind: each.list_fields() for kind, each in newcomers.items()}
+        return self._by_kind
 
 
 @dataclass
@@ -169,6 +198,15 @@ class Ports:
         return msgspec.structs.replace(stored, rules=rules)
 
 
+@contextmanager
+def cloud_work(ports: Ports) -> Iterator[UnitOfWork]:
+    """Begin a transaction, and a unit of work in it whose events have the cause `cloud`. The end of the `with` block
+    commits the transaction.
+    """
+    with ports.store.transaction() as transaction:
+        yield UnitOfWork(transaction, "cloud")
+
+
 def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     """Announce a committed change: publish its rows to the view, then send slow work, notices and callbacks. `kick`:
     also request a tick, as the last step.
@@ -182,7 +220,15 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
         if changes:
             ports.view_cache.publish(changes)
         if ports.is_observed:
-            _send_notices(ports, change_set)
+            # A reservation gets one notice, about its last event. That of a new CPU limit counts only if it is alone.
+            limits = [event for event in change_set.events if event.name == CORES]
+            noticed = limits + [event for event in change_set.events if event.name in _NOTICED]
+            rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
+            last = {event.reservation: event for event in noticed if event.reservation in rows}
+            if last:
+                ports.notifier.notify(
+                    {name: describe_notice(event, rows[name], change_set.slots) for name, event in last.items()}
+                )
             # A lease that comes or goes on a static host also changes the slot, so its host gets a hint.
             hint_to_hosts(ports, change_set.hosts, change_set.find_new_commands())
         if kick and not has_more:
@@ -247,22 +293,6 @@ def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
     powered = [slots[s] for s, name in moved.items() if name in {"slot_stopped", "slot_booting"} and s in slots]
     if powered := [slot for slot in powered if slot.power is not None]:
         ports.dispatcher.send_power(powered)
-
-
-def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
-    """Publish a notice for each reservation whose phase or leases a committed change has changed.
-
-    A reservation gets one notice, about its last event. The event of a new CPU limit is used only if it is the only
-    event of the reservation.
-    """
-    limits = [event for event in change_set.events if event.name == CORES]
-    noticed = limits + [event for event in change_set.events if event.name in _NOTICED]
-    rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
-    last = {event.reservation: event for event in noticed if event.reservation in rows}
-    if last:
-        ports.notifier.notify(
-            {name: describe_notice(event, rows[name], change_set.slots) for name, event in last.items()}
-        )
 
 
 def hint_to_hosts(
@@ -330,7 +360,7 @@ def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
     """
     waits = [each for event in change_set.events if isinstance(each := event.detail.get("waited"), float)]
     if waits:
-        meter.observe_all(TO_LEASE, {}, waits)
+        meter.observe(TO_LEASE, {}, *waits)
     for event in change_set.events:
         if event.name not in TO_STATE:
             continue

@@ -45,11 +45,10 @@ def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
     with store.transaction() as transaction:
         if given.name in transaction.load_principals():
             raise InvalidInputError([Fault("name", "a name that no principal has", show(given.name))])
-        accounts = tuple(dict.fromkeys(given.accounts))
         row = StoredPrincipal(
             name=given.name,
             role=given.role,
-            accounts=accounts,
+            accounts=tuple(dict.fromkeys(given.accounts)),
             key=make_key(),
             created_at=transaction.now(),
             rights=tuple(dict.fromkeys(given.rights)),

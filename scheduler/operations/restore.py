@@ -122,8 +122,7 @@ def restore(
 
 
 def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> None:
-    identity = ports.store.read_cluster().identity
-    ours, _ = split_foreign(machines, identity)
+    ours, _ = split_foreign(machines, ports.store.read_cluster().identity)
     jump(ports, (remembered.term, *list_terms(ours)), (remembered.token, *list_tokens(ours)))
 
 
@@ -138,52 +137,49 @@ def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: boo
     alive = sorted((row for row in kept.values() if not is_over(row)), key=lambda row: row.sequence)
     found: list[LostReservation] = []
     for start in range(0, len(alive), CHUNK):
-        found += _write_lost(ports, alive[start : start + CHUNK], resubmit=resubmit)
+        rows = alive[start : start + CHUNK]
+        rules = ports.rules()
+        by_id = {row.id: row for row in rows}
+        with ports.store.transaction() as transaction:
+            work = UnitOfWork(transaction, "operator")
+            inserted = transaction.insert_reservations(
+                [
+                    msgspec.structs.replace(
+                        row,
+                        phase="pending",
+                        reason=RESTORED,
+                        leases=(),
+                        leased_at=None,
+                        confirmed_at=None,
+                        revoke_by=None,
+                        revoke_reason=None,
+                        expires_at=expiry_of_pending(row.request, rules, work.now),
+                    )
+                    for row in rows
+                ]
+            )
+            waits = {row.id for row in inserted if resubmit and not by_id[row.id].leases}
+            for row in inserted:
+                work.reservations[row.id] = row
+                work.note("reservation_restored", cause="operator", reservation=row.id)
+                if row.id not in waits:
+                    end_reservation(work, rules, row, "cancelled", RESTORED)
+            outcome = work.flush()
+            outcome.rows += [row for row in inserted if row.id in waits]
+        announce(ports, outcome, kick=False)
+        found += [
+            LostReservation(
+                id=row.id,
+                phase=row.phase,
+                account=row.request.account,
+                principal=row.principal,
+                token=row.token,
+                slots=[lease.slot for lease in row.leases],
+                outcome="resubmitted" if row.id in waits else "cancelled",
+            )
+            for row in (by_id[each.id] for each in inserted)
+        ]
     return found
-
-
-def _write_lost(ports: Ports, rows: Sequence[Reservation], *, resubmit: bool) -> list[LostReservation]:
-    rules = ports.rules()
-    by_id = {row.id: row for row in rows}
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "operator")
-        expiry = {row.id: expiry_of_pending(row.request, rules, work.now) for row in rows}
-        inserted = transaction.insert_reservations([_as_pending(row, expiry[row.id]) for row in rows])
-        waits = {row.id for row in inserted if resubmit and not by_id[row.id].leases}
-        for row in inserted:
-            work.reservations[row.id] = row
-            work.add_event(Event(at=work.now, name="reservation_restored", cause="operator", reservation=row.id))
-            if row.id not in waits:
-                end_reservation(work, rules, row, "cancelled", RESTORED)
-        outcome = work.flush()
-        outcome.rows += [row for row in inserted if row.id in waits]
-    announce(ports, outcome, kick=False)
-    return [
-        LostReservation(
-            id=row.id,
-            phase=row.phase,
-            account=row.request.account,
-            principal=row.principal,
-            token=row.token,
-            slots=[lease.slot for lease in row.leases],
-            outcome="resubmitted" if row.id in waits else "cancelled",
-        )
-        for row in (by_id[each.id] for each in inserted)
-    ]
-
-
-def _as_pending(row: Reservation, expires_at: float | None) -> Reservation:
-    return msgspec.structs.replace(
-        row,
-        phase="pending",
-        reason=RESTORED,
-        leases=(),
-        leased_at=None,
-        confirmed_at=None,
-        revoke_by=None,
-        revoke_reason=None,
-        expires_at=expires_at,
-    )
 
 
 def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
@@ -247,8 +243,7 @@ def _settle_machines(ports: Ports, fault: str | None) -> tuple[Reconciled | None
     if fault is not None:
         return None, fault
     try:
-        names = sorted(slot.id for slot in ports.store.find_slots() if slot.instance_id)
-        check(ports, names)
+        check(ports, sorted(slot.id for slot in ports.store.find_slots() if slot.instance_id))
         return reconcile(ports, orphan_seconds=0.0), None
     except (CloudError, ForeignMachineError) as error:
         return None, str(error)

@@ -30,7 +30,19 @@ def learn_run_times(ports: Ports) -> int:
     """
     total = 0
     for _ in range(MOST_BATCHES):
-        count = _count_batch(ports)
+        with ports.store.transaction() as transaction:
+            now, counted = transaction.now(), transaction.load_counted()
+            if counted.ended_at > now:
+                # The clock was set back. What ends from now on would otherwise not be counted until that time.
+                counted = Counted(now)
+                transaction.save_counted(counted)
+            # A row carries the time at which its transaction began. Later than this no such transaction is committed.
+            rows = transaction.find_ended(counted, now - LOOK_BACK_SECONDS, ROWS_A_BATCH)  # promise: run-counted-once
+            change_set = record_runs(transaction, rows)
+            if rows:
+                transaction.save_counted(Counted(rows[-1].changed_at, rows[-1].sequence))
+        announce(ports, change_set, kick=False)
+        count = len(rows)
         total += count
         if count < ROWS_A_BATCH:
             break
@@ -49,19 +61,3 @@ def record_runs(transaction: Transaction, rows: Sequence[Reservation], most_clas
     saved = transaction.save(changed)
     surplus = transaction.find_surplus_run_times(most_classes) if len(changed) > len(known) else []
     return ChangeSet(rows=saved, gone=transaction.delete(surplus))
-
-
-def _count_batch(ports: Ports) -> int:
-    with ports.store.transaction() as transaction:
-        now, counted = transaction.now(), transaction.load_counted()
-        if counted.ended_at > now:
-            # The clock was set back. What ends from now on would otherwise not be counted until that time.
-            counted = Counted(now)
-            transaction.save_counted(counted)
-        # A row carries the time at which its transaction began. Later than this no such transaction is committed.
-        rows = transaction.find_ended(counted, now - LOOK_BACK_SECONDS, ROWS_A_BATCH)  # promise: run-counted-once
-        change_set = record_runs(transaction, rows)
-        if rows:
-            transaction.save_counted(Counted(rows[-1].changed_at, rows[-1].sequence))
-    announce(ports, change_set, kick=False)
-    return len(rows)

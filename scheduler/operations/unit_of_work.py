@@ -105,7 +105,9 @@ class LeasesBySlot:
             there.add(lease.state, lease.resources, times)
 
 
-Changed = TypeVar("Changed", Slot, Reservation)
+Staged = TypeVar("Staged", bound=Row)
+Changed = TypeVar("Changed", Slot, Reservation, Account)
+Marked = TypeVar("Marked", Slot, Reservation)
 
 
 class UnitOfWork:
@@ -236,8 +238,8 @@ class UnitOfWork:
         slot = self.slots.get(lease.slot)
         return slot is not None and has_machine_of(slot, lease.epoch)
 
-    def put(self, row: Row) -> None:
-        """Stage a changed row. `flush` writes it with a higher version."""
+    def put(self, row: Staged) -> Staged:
+        """Stage a changed row, and return it. `flush` writes it with a higher version."""
         if isinstance(row, Reservation):
             self._put_reservation(row)
         elif isinstance(row, Slot):
@@ -250,6 +252,7 @@ class UnitOfWork:
         self._changed[key] = row
         if self._marked:
             self._marked.pop(key, None)
+        return row
 
     def put_slots(self, rows: Sequence[Slot]) -> None:
         """Stage changed slots, as `put` does with each of them. Speed: a gang changes many slots."""
@@ -267,18 +270,18 @@ class UnitOfWork:
             self.put(changed)
         return changed
 
-    def mark(self, row: Slot | Reservation) -> None:
-        """Stage a row of which only time marks such as `last_seen` have changed. `flush` writes it with the same
-        version.
+    def mark(self, row: Marked) -> Marked:
+        """Stage a row of which only time marks such as `last_seen` have changed, and return it. `flush` writes it with
+        the same version.
         """
         if (type(row), row.id) in self._changed:
-            self.put(row)
-            return
+            return self.put(row)
         if isinstance(row, Slot):
             self.slots[row.id] = row
         else:
             self._put_reservation(row)
         self._marked[type(row), row.id] = row
+        return row
 
     def delete(self, row: Row) -> None:
         """Stage the deletion of a row. `flush` deletes it."""
@@ -293,6 +296,27 @@ class UnitOfWork:
         if self._origin:
             event = msgspec.structs.replace(event, detail={**event.detail, **self._origin})
         self._events.append(self.sign(event))
+
+    def note(
+        self,
+        name: str,
+        detail: dict[str, Any] | None = None,
+        *,
+        cause: Cause | None = None,
+        slot: str | None = None,
+        reservation: str | None = None,
+    ) -> None:
+        """Stage the event `name` of this moment. `cause`: its cause; None: that of the unit of work."""
+        self.add_event(
+            Event(
+                at=self.now,
+                name=name,
+                cause=cause or self.cause,
+                slot=slot,
+                reservation=reservation,
+                detail=detail or {},
+            )
+        )
 
     def sign(self, event: Event) -> Event:
         """Return the event with the name of the sender of the request that is carried out. Return it unchanged if there

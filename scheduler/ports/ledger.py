@@ -52,11 +52,8 @@ class CostLedger(Protocol):
         not count: budgets count the price of a machine from its launch, whatever EC2 bills. Locks nothing.
         """
 
-    def prune_costs(self, before: float) -> int:
-        """Delete the costs of hours that began before `before`. Return the number of deleted rows."""
-
-    def prune_booked_machines(self, before: float) -> int:
-        """Delete old rows about machines without a slot. Such a row stores until when the costs of its machine are
-        booked (entered in the cost ledger). A row is deleted if this time is before `before`. Return the number of
-        deleted rows.
+    def prune_ledger(self, *, costs_before: float, machines_before: float, prices_before: float) -> int:
+        """Delete old rows, and return their number: the costs and the price changes of hours that began before
+        `costs_before` and `prices_before`, and the rows about machines without a slot whose costs are booked (entered
+        in the cost ledger) until a time before `machines_before`.
         """

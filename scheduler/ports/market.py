@@ -71,9 +71,6 @@ class PriceHistory(Protocol):
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
         """Return the stored price changes of these instance types, sorted by instance type, zone, market and hour."""
 
-    def prune_price_changes(self, before: float) -> int:
-        """Delete the price changes of hours that began before `before`. Return the number of deleted rows."""
-
 
 class MarketSource(Protocol):
     """The port to EC2's catalogue and prices. Every method calls EC2 and may raise CloudError."""

@@ -121,18 +121,6 @@ class ViewCache(Protocol):
         are omitted.
         """
 
-    def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Return by id the reservations with these ids. Ids that the view does not have are missing; an ended
-        reservation stays in the view for 10 minutes.
-
-        Raises ViewUnavailableError if the view is not valid.
-        """
-
-    def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Return by id the slots with these ids. Ids that the view does not have are missing. Raises
-        ViewUnavailableError if the view is not valid.
-        """
-
 
 class LeaderLock(Protocol):
     """The port to the lock in Redis that a process takes before it runs a tick as the leader. The leader term in SQL,
@@ -385,10 +373,7 @@ class Meter(Protocol):
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """Add `amount` to the counter with this name and these labels."""
 
-    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Add one observation to the histogram with this name and these labels."""
-
-    def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
+    def observe(self, name: str, labels: Mapping[str, str], *values: float) -> None:
         """Add each of these values to the histogram with this name and these labels. If there are no values, write
         nothing.
         """

@@ -28,14 +28,15 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import (
     Category,
     CloudError,
+    Dispatcher,
+    Fleet,
     LaunchAnswer,
     LaunchOrder,
     OutboxMessage,
     Place,
-    ViewUnavailableError,
+    Probe,
+    ViewCache,
 )
-from scheduler.ports.fleet import Fleet, Probe
-from scheduler.ports.view import Dispatcher, ViewCache
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
 from scheduler.simulation.market import SimulatedMarket
 from scheduler.view.memory import MemoryViewCache
@@ -468,9 +469,3 @@ class SimulatedViewCache(MemoryViewCache, ViewCache):
     def read_kept(self) -> dict[str, Reservation]:
         view = self.catch_up()
         return {} if view is None else dict(view.reservations)
-
-    def _valid_rows(self, kind: str) -> dict[str, Row]:
-        view = self.catch_up()
-        if view is None:
-            raise ViewUnavailableError("there is no view yet: the first tick builds it")
-        return dict(view.rows(kind))

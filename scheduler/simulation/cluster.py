@@ -206,8 +206,7 @@ def put_absent_host(cluster: SimulatedCluster, name: str) -> None:
     """Create an `empty` slot for a host of a static pool if the slot does not exist, so that the host may register
     later.
     """
-    most = {pool: rules.most_slots for pool, rules in cluster.ports.rules().pools.items()}
-    pool = find_pool_of_number(name, most)
+    pool = find_pool_of_number(name, {pool: rules.most_slots for pool, rules in cluster.ports.rules().pools.items()})
     if pool is not None and cluster.find_slot(name) is None:
         put_slot(cluster, SlotRecord(id=name, pool=pool, state="empty"))
 
@@ -274,8 +273,7 @@ def _put_lease(
     lease = _make_lease(cluster, slot, reservation, given, token)
     if lease.kind == "elastic":
         lease = msgspec.structs.replace(lease, token=work.transaction.next_tokens(1)[0])
-    others = tuple(each for each in reservation.leases if each.component != given.component)
-    leases = (*others, lease)
+    leases = (*(each for each in reservation.leases if each.component != given.component), lease)
     if is_claim:
         work.put(msgspec.structs.replace(reservation, leases=leases))
         return

@@ -91,8 +91,7 @@ def make_fleet(
     document = merge_rules(dict(document), {"pools": changes, "scheduler": scheduler})
     rules = read_rules(document, "")
     if cloud.market.is_on:
-        types = SimulatedMarket(cloud.market, rules).read_types(0.0)
-        rules = resolve_rules(rules, StoredMarket(types=tuple(types)))
+        rules = resolve_rules(rules, StoredMarket(types=tuple(SimulatedMarket(cloud.market, rules).read_types(0.0))))
     counts = {name: _find_most_slots(name, rules.pools[name]) for name in names}
     for name in names:
         if not count_processors_at_most(rules.pools[name]):

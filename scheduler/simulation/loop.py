@@ -197,8 +197,7 @@ class Holders:
 
     def _surrender(self, name: str, token: int) -> None:
         row = self._cluster.store.find_reservations(ids=[name])[0]
-        is_revoked = row.phase == "revoking" or any(lease.state == "revoking" for lease in row.leases)
-        if is_revoked and row.token == token:
+        if (row.phase == "revoking" or any(lease.state == "revoking" for lease in row.leases)) and row.token == token:
             self._send(name, surrender, SurrenderDocument(reservation=name))
 
     def _finish(self, name: str, token: int) -> None:

@@ -12,8 +12,7 @@ from scheduler.model.market import InstanceType, Price
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market, Slot
 from scheduler.operations.market import refresh_market, save_market
-from scheduler.ports import Store
-from scheduler.ports.market import MarketSource
+from scheduler.ports import MarketSource, Store
 from scheduler.simulation.cloud_documents import MarketDocument, TypeDocument
 from scheduler.simulation.price_walk import HOUR, PriceWalk
 

@@ -342,7 +342,7 @@ def _remove(work: UnitOfWork, name: str) -> None:
     slot = work.slots.get(name)
     if slot is not None:
         work.delete(slot)
-        work.add_event(Event(at=work.now, name="slot_removed", cause="operator", slot=name))
+        work.note("slot_removed", cause="operator", slot=name)
 
 
 def _describe_lease(owner: str, lease: Lease) -> Line:

@@ -528,8 +528,7 @@ class StepReader:
             raise fault(f"{path}.pool", "a pool of static hosts", given.pool)
         if not given.machine:
             raise fault(f"{path}.machine", "the id of a machine", given.machine)
-        fields = given.model_dump(include={"pool", "machine", "resources", "labels"})
-        return RegisterDocument(slot=given.id, **fields)
+        return RegisterDocument(slot=given.id, **given.model_dump(include={"pool", "machine", "resources", "labels"}))
 
     def _check_lease(self, lease: LeaseRecord, path: str) -> None:
         """Raise InvalidInputError unless a lease names a reservation that was declared before, and one of its

@@ -8,34 +8,13 @@ import msgspec
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.lives import find_drift
 from scheduler.model.pools import Pool
-from scheduler.model.reservations import Lease, PublicRequest, Reservation, is_over
+from scheduler.model.reservations import PublicRequest, Reservation, is_over
 from scheduler.model.rules import AccountKeys, Rules
 from scheduler.model.run_times import RunTimes, list_classes, read_class
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row, View
 from scheduler.policy.quota.accounting import charge, settle, sum_running
 from scheduler.simulation.scenario import RESERVATION_HISTORY, SLOT_HISTORY
-
-
-def describe_slot_record(slot: Slot, leases: Iterable[tuple[str, Lease]]) -> dict[str, Any]:
-    """Return a slot as a table in the format of a scenario, without times. `leases`: pairs (reservation id, lease);
-    leases of other epochs of the slot are omitted.
-    """
-    record = {
-        "id": slot.id,
-        "pool": slot.pool,
-        "state": slot.state,
-        "resources": slot.resources,
-        "labels": slot.labels,
-        "offering": slot.offering,
-        "machine": slot.machine,
-        "cordoned": slot.cordoned,
-        "leases": [
-            {"reservation": owner, "component": lease.component} for owner, lease in leases if lease.epoch == slot.epoch
-        ],
-    }
-    return {key: value for key, value in record.items() if value is not None}
-
 
 _DIGITS: Final = 6
 """Decimals of seconds in a snapshot. More decimals would be meaningless: a float of the present time in seconds since
@@ -77,32 +56,35 @@ def make_snapshot(
     is_dated = any(pool.schedules for pool in rules.pools.values()) or any(
         each.is_timed for each in rules.budgets.values()
     )
+    tables = {}
+    for account in sorted(view.accounts.values(), key=lambda each: each.id):
+        if account.forgotten:
+            continue
+        if rules.has_quota:
+            owned = (each for each in view.reservations.values() if view.account_of(each) == account)
+            leases = [lease for each in owned for lease in each.leases]
+            account = charge(account, sum_running(account, leases, now), now)  # noqa: PLW2901 - the same account, charged
+        tables[account.id] = {name: msgspec.to_builtins(getattr(account, name)) for name in _OF_ACCOUNTS}
+    names = dict.fromkeys(name for row in live for name in list_classes(row.request, row.principal))
+    known = [row for name in names if (row := view.run_times.get(name)) is not None]
     return {
         "name": "snapshot",
         **({"starts_at": now} if is_dated else {}),
-        "config": _without_unseen(document) | _describe_accounts(view, rules, now),
+        "config": _without_unseen(document) | ({"accounts": tables} if tables or rules.accounts else {}),
         "cloud": dict(cloud),
         "slots": [_describe_slot(view, each, rules.pools[each.pool], now) for each in slots],
         "reservations": [_describe_reservation(each, view, now) for each in live],
         "holds": [_describe_hold(each, now) for each in sorted(holds, key=lambda each: each.id)],
-        **_describe_run_times(view, live),
+        **({"run_times": [_describe_class(row) for row in known]} if known else {}),
         "timeline": [{"at": 0, "tick": True}],
         "kicks": True,
         "wakes": True,
     }
 
 
-def _describe_run_times(view: View, live: Iterable[Reservation]) -> dict[str, Any]:
-    """Return the key `run_times` of the snapshot with the known classes of these reservations; {} if there are none."""
-    names = dict.fromkeys(name for row in live for name in list_classes(row.request, row.principal))
-    known = [row for name in names if (row := view.run_times.get(name)) is not None]
-    return {"run_times": [_describe_class(row) for row in known]} if known else {}
-
-
 def _describe_class(row: RunTimes) -> dict[str, Any]:
     """Return the run times of a class as a record of a scenario. The sizes are the least numbers of the class."""
-    keys = ("account", "principal", "job", "system", "instances", "cpus")
-    fields = dict(zip(keys, read_class(row.id), strict=False))
+    fields = dict(zip(("account", "principal", "job", "system", "instances", "cpus"), read_class(row.id), strict=False))
     sizes = {name: (1 << bits) >> 1 for name, bits in fields.items() if isinstance(bits, int)}
     ratios = {"ratios": list(row.ratios)} if row.ratios else {}
     return {**fields, **sizes, "seconds": list(row.seconds), **ratios}
@@ -119,7 +101,18 @@ def _since(at: float | None, now: float) -> float | None:
 
 
 def _describe_slot(view: View, slot: Slot, pool: Pool, now: float) -> dict[str, Any]:
-    record = describe_slot_record(slot, view.leases_of(slot.id))
+    record: dict[str, Any] = {
+        "id": slot.id,
+        "pool": slot.pool,
+        "state": slot.state,
+        "resources": slot.resources,
+        "labels": slot.labels,
+        "offering": slot.offering,
+        "machine": slot.machine,
+        "cordoned": slot.cordoned,
+        "leases": [{"reservation": owner, "component": lease.component} for owner, lease in _present(view, slot)],
+    }
+    record = {key: value for key, value in record.items() if value is not None}
     for lease, (_, known) in zip(record["leases"], _present(view, slot), strict=True):
         lease["resources"] = known.resources
         state: dict[str, Any] = {}
@@ -137,22 +130,6 @@ def _describe_slot(view: View, slot: Slot, pool: Pool, now: float) -> dict[str, 
     if find_drift(slot, pool.launch_digest):
         record["drifted"] = True
     return record | {name: _field(slot, name, now) for name in SLOT_HISTORY}
-
-
-def _describe_accounts(view: View, rules: Rules, now: float) -> dict[str, Any]:
-    """Return the table `accounts` of the snapshot's rules: the settings of the accounts in the database, with their
-    balances charged up to now. This table replaces the accounts of the rules that were applied.
-    """
-    tables = {}
-    for account in sorted(view.accounts.values(), key=lambda each: each.id):
-        if account.forgotten:
-            continue
-        if rules.has_quota:
-            owned = (each for each in view.reservations.values() if view.account_of(each) == account)
-            leases = [lease for each in owned for lease in each.leases]
-            account = charge(account, sum_running(account, leases, now), now)  # noqa: PLW2901 - the same account, charged
-        tables[account.id] = {name: msgspec.to_builtins(getattr(account, name)) for name in _OF_ACCOUNTS}
-    return {"accounts": tables} if tables or rules.accounts else {}
 
 
 def _present(view: View, slot: Slot) -> list[Any]:

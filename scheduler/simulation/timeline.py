@@ -125,8 +125,7 @@ class _Life:
 
     def write_cells(self) -> tuple[str, str]:
         """Return the states and the loads of the cells up to now, each as a text of digits, as in Lane."""
-        count = max(map(len, self.seconds.values()))
-        cells = [self._choose(index) for index in range(count)]
+        cells = [self._choose(index) for index in range(max(map(len, self.seconds.values())))]
         return "".join(str(state) for state, _ in cells), "".join(str(load) for _, load in cells)
 
     def _choose(self, index: int) -> tuple[int, int]:

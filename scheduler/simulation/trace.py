@@ -207,8 +207,7 @@ class TracePlay:
             return False
         self._seen += len(events)
         recorder = self._recorder
-        slots = dict.fromkeys(event.slot for event in events if event.slot)
-        for name in slots:
+        for name in dict.fromkeys(event.slot for event in events if event.slot):
             slot = self.cluster.find_slot(name)
             self._metrics.note_slot(slot, name)
             if self._bill is not None:
@@ -250,9 +249,8 @@ class TracePlay:
 
     def sum_up(self) -> Summary:
         """Return the results of the simulated trace so far: waits, utilisation and counts."""
-        jobs = len(self._workload.jobs) + len(self._workload.skipped)
         return self._metrics.sum_up(
-            jobs=jobs,
+            jobs=len(self._workload.jobs) + len(self._workload.skipped),
             skipped=len(self._workload.skipped),
             ticks=self._loop.ticks,
             wall_seconds=self._wall_seconds,

@@ -147,8 +147,7 @@ class _Parts:
                 else:
                     self._whole.add(number)
                     # Only the first burst has a submit time.
-                    seconds = sum(max(each[3], 0.0) for _, each in bursts)
-                    yield place, [*numbers[:3], seconds, *numbers[4:]], ""
+                    yield place, [*numbers[:3], sum(max(each[3], 0.0) for _, each in bursts), *numbers[4:]], ""
 
 
 def _list_jobs(path: Path, report: Callable[[TraceError], object]) -> Iterator[_Line]:

@@ -31,24 +31,19 @@ class ClusterFile:
         """Return the identity of the cluster, its highest term and token, and the number of restores. See
         ClusterSource.
         """
-        return self._seen.read(_File(self.path))
+        return self._seen.read(self._read)
 
     def accept_restores(self, restores: int) -> None:
         """Permit this process to write while the database has this number of restores. Here: do nothing, because this
         process writes nothing into the database. See ClusterSource.
         """
 
-
-class _File:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read_cluster(self) -> ClusterNumbers:
+    def _read(self) -> ClusterNumbers:
         try:
-            with closing(open_file(self._path)) as connection:
+            with closing(open_file(self.path)) as connection:
                 row = connection.execute(_SELECT).fetchone()
         except sqlite3.Error as error:
-            raise StoreUnavailableError(f"{self._path}: {error}") from None
+            raise StoreUnavailableError(f"{self.path}: {error}") from None
         if row is None:
             raise StoreUnavailableError("the database has no row for the cluster: run `leasehold migrate`")
         identity, term, token, restores = row

@@ -274,8 +274,10 @@ class Dialect(Protocol):
         no lock. The wait may begin with the next statement.
         """
 
-    def queue_for_migration(self, connection: Connection) -> None:
-        """Wait until no other process migrates the database."""
+    def prepare_migration(self, connection: Connection) -> None:
+        """Check that the encoding of the database can store every text, and wait until no other process migrates the
+        database. Raises StoreUnavailableError if the encoding cannot.
+        """
 
     def check_primary(self, connection: Connection) -> None:
         """Check that the server is no standby, unless the URL asks for one. Raises StandbyError if it is one."""
@@ -284,9 +286,6 @@ class Dialect(Protocol):
         """Check that a connection of the database's own programs would have a session of the server for itself. Raises
         StoreUnavailableError if a pooler is in between.
         """
-
-    def check_text(self, connection: Connection) -> None:
-        """Check that the encoding of the database can store every text. Raises StoreUnavailableError if it cannot."""
 
     def explain(self, error: Exception) -> Exception:
         """Return the error of the Store port that stands for `error`, which is one of `errors`. The message is one line

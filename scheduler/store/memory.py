@@ -30,10 +30,10 @@ from scheduler.ports import (
     OutboxMessage,
     RowVersion,
     RulesVersion,
+    Store,
     StoredPrincipal,
     StoredRules,
 )
-from scheduler.ports.store import Store
 from scheduler.store.memory_transaction import MemoryTransaction, World, list_executions
 from scheduler.store.shared_rules import RECENT_SECONDS, ReadsCosts
 
@@ -111,8 +111,7 @@ class MemoryStore(ReadsCosts, Store):
 
     @override
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        found = [each for each in self._world.applied if version in {None, each.version}]
-        return found[-limit:]
+        return [each for each in self._world.applied if version in {None, each.version}][-limit:]
 
     @override
     def find_principals(self) -> list[StoredPrincipal]:
@@ -137,10 +136,9 @@ class MemoryStore(ReadsCosts, Store):
 
     @override
     def read_stamps(self) -> Iterator[RowVersion]:
-        rows = list(self._world.present())
         return (
             RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at)
-            for row in rows
+            for row in list(self._world.present())
             if not (isinstance(row, Reservation) and is_over(row))
         )
 
@@ -225,31 +223,13 @@ class MemoryStore(ReadsCosts, Store):
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
         with self._lock:
             booked = [cost for cost in self._world.costs.values() if cost.hour >= since]
-            metered = [slot for slot in self._world.slots.values() if slot.meter is not None]
-            return booked, metered, self._clock()
-
-    @override
-    def prune_costs(self, before: float) -> int:
-        with self._lock:
-            return _drop_all(self._world.costs, [key for key in self._world.costs if key[0] < before])
-
-    @override
-    def prune_booked_machines(self, before: float) -> int:
-        with self._lock:
-            booked = self._world.booked_machines
-            return _drop_all(booked, [name for name, until in booked.items() if until < before])
+            return booked, [slot for slot in self._world.slots.values() if slot.meter is not None], self._clock()
 
     @override
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
         with self._lock:
             found = [each for each in self._world.price_changes.values() if each.type in types]
         return sorted(found, key=lambda each: each.key)
-
-    @override
-    def prune_price_changes(self, before: float) -> int:
-        with self._lock:
-            known = self._world.price_changes
-            return _drop_all(known, [key for key, each in known.items() if each.hour < before])
 
     @override
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
@@ -293,6 +273,15 @@ class MemoryStore(ReadsCosts, Store):
             for row_id in ended:
                 world.drop((Reservation, row_id))
             return gone + len(ended)
+
+    @override
+    def prune_ledger(self, *, costs_before: float, machines_before: float, prices_before: float) -> int:
+        world = self._world
+        with self._lock:
+            gone = _drop_all(world.costs, [key for key in world.costs if key[0] < costs_before])
+            old = [name for name, until in world.booked_machines.items() if until < machines_before]
+            changed = [key for key, each in world.price_changes.items() if each.hour < prices_before]
+            return gone + _drop_all(world.booked_machines, old) + _drop_all(world.price_changes, changed)
 
 
 def _drop_all(kept: dict[Key, Any], old: Collection[Key]) -> int:

@@ -32,6 +32,7 @@ from scheduler.ports import (
     Counted,
     DeposedError,
     LeaderTerm,
+    MarketWrites,
     OutboxMessage,
     Pending,
     StaleWriteError,
@@ -39,11 +40,10 @@ from scheduler.ports import (
     StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
+    Transaction,
 )
-from scheduler.ports.market import MarketWrites
 from scheduler.ports.run_times import RunTimeWrites
 from scheduler.ports.runs import RunWrites
-from scheduler.ports.store import Transaction
 from scheduler.protocol.signing import make_key
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
 
@@ -183,10 +183,8 @@ class MemoryMarketWrites(MarketWrites):
 
     @override
     def save_prices(self, prices: Sequence[Price]) -> None:
-        known = self._market
-        kept = {each.key: each for each in (*known.prices, *prices)}
-        rows = tuple(kept[key] for key in sorted(kept))
-        self._market = StoredMarket(version=known.version, types=known.types, prices=rows)
+        kept = {each.key: each for each in (*self._market.prices, *prices)}
+        self._market = msgspec.structs.replace(self._market, prices=tuple(kept[key] for key in sorted(kept)))
 
     @override
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
@@ -194,12 +192,10 @@ class MemoryMarketWrites(MarketWrites):
 
     @override
     def count_market_change(self) -> None:
-        known = self._market
-        self._market = StoredMarket(version=known.version + 1, types=known.types, prices=known.prices)
+        self._market = msgspec.structs.replace(self._market, version=self._market.version + 1)
 
     def _keep_types(self, types: Mapping[str, InstanceType]) -> None:
-        known, rows = self._market, tuple(types[name] for name in sorted(types))
-        self._market = StoredMarket(version=known.version, types=rows, prices=known.prices)
+        self._market = msgspec.structs.replace(self._market, types=tuple(types[name] for name in sorted(types)))
 
 
 _LOCK_SECONDS = 5.0
@@ -236,8 +232,7 @@ class MemoryRunTimeWrites(RunTimeWrites):
         written = self._list_written(RunTimes)
         if len(self._world.run_times) + len(written) <= kept:
             return []
-        both = {**self._world.run_times, **written}
-        rows = [row for row in both.values() if row is not None]
+        rows = [row for row in {**self._world.run_times, **written}.values() if row is not None]
         return nsmallest(len(rows) - kept, rows, key=lambda row: (row.released_at, row.id))
 
     def _list_written(self, kind: type[AnyRow]) -> dict[str, AnyRow | None]:
@@ -378,8 +373,7 @@ class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, MemoryRunWrites
 
     @override
     def load_all_accounts(self) -> list[Account]:
-        names = {*self._world.accounts, *(key[1] for key in self._rows if key[0] is Account)}
-        return list(self.load_accounts(sorted(names)).values())
+        return list(self.load_accounts(sorted({*self._world.accounts, *self._list_written(Account)})).values())
 
     @override
     def sum_running(self, now: float) -> dict[str, Levels]:
@@ -408,7 +402,7 @@ class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, MemoryRunWrites
 
     @override
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None, str | None], Pending]:
-        names = {*self._world.reservations, *(key[1] for key in self._rows if key[0] is Reservation)}
+        names = {*self._world.reservations, *self._list_written(Reservation)}
         found: dict[tuple[str | None, str | None, str | None], Pending] = {}
         for row in self.load_reservations(names).values():
             if after < row.sequence <= upto:
@@ -418,13 +412,13 @@ class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, MemoryRunWrites
         return found
 
     def _count_pending(self, counts: Callable[[Reservation], bool]) -> Pending:
-        names = {*self._world.phases["pending"], *(key[1] for key in self._rows if key[0] is Reservation)}
+        names = {*self._world.phases["pending"], *self._list_written(Reservation)}
         rows = [row for row in self.load_reservations(names).values() if row.phase == "pending" and counts(row)]
         return Pending(len(rows), sum(row.instances or 1 for row in rows))
 
     @override
     def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
-        written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
+        written = self._list_written(Reservation)
         found: dict[str, list[tuple[str, Lease]]] = {}
         for slot in slots:
             held = self._world.occupants.get(slot)
@@ -434,7 +428,7 @@ class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, MemoryRunWrites
             others = [owner for owner in sorted(held) if owner not in written and owner not in without]
             found[slot] = [(owner, lease) for owner in others for lease in held[owner]]
         for owner, row in written.items():
-            for lease in row.leases if isinstance(row, Reservation) and owner not in without else ():
+            for lease in row.leases if row is not None and owner not in without else ():
                 if lease.slot in found:
                     found[lease.slot].append((owner, lease))
         if written:
@@ -444,14 +438,13 @@ class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, MemoryRunWrites
 
     @override
     def list_holders(self) -> list[str]:
-        written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
+        written = self._list_written(Reservation)
         held = {owner for owners in self._world.occupants.values() for owner in owners} - written.keys()
-        return sorted(held | {name for name, row in written.items() if isinstance(row, Reservation) and row.leases})
+        return sorted(held | {name for name, row in written.items() if row is not None and row.leases})
 
     @override
     def load_all_slots(self) -> list[Slot]:
-        names = dict.fromkeys([*self._world.slots, *(key[1] for key in self._rows if key[0] is Slot)])
-        return list(self.load_slots(names).values())
+        return list(self.load_slots(dict.fromkeys([*self._world.slots, *self._list_written(Slot)])).values())
 
     @override
     def count_active(self, pool: str) -> int:
@@ -597,8 +590,7 @@ class MemoryTransaction(MemoryMarketWrites, MemoryRunTimeWrites, MemoryRunWrites
         current = self._find((type(row), row.id))
         if current is not None and current.version == row.version:
             return current
-        is_new = current is None and row.version == 0 and type(row) is not Reservation
-        if not is_new:
+        if not (current is None and row.version == 0 and type(row) is not Reservation):
             raise self._lose(StaleWriteError(_stale(row, current)))
         return current
 

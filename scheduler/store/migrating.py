@@ -5,7 +5,7 @@ revision.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from sqlalchemy import Connection, inspect, text
@@ -14,9 +14,6 @@ from scheduler.ports import StoreUnavailableError
 from scheduler.store.opening import MEMORY, choose_dialect
 from scheduler.store.revisions import SELECT_REVISION, TABLE, judge_revision, list_revisions
 from scheduler.store.session import explaining
-
-if TYPE_CHECKING:
-    from alembic.config import Config
 
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
@@ -46,12 +43,16 @@ def migrate(url: str) -> list[str]:
         return []
     # Alembic takes a while to import, and only a migration needs it.
     from alembic import command  # noqa: PLC0415 - see above
+    from alembic.config import Config  # noqa: PLC0415 - see above
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - see above
     from alembic.script.revision import RevisionError  # noqa: PLC0415 - see above
     from alembic.util import CommandError  # noqa: PLC0415 - see above
 
     with _connected(url, create=True) as connection:
-        config = _configure(connection)
+        config = Config()
+        # Alembic reads its settings with a ConfigParser, for which a percent sign has a meaning.
+        config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+        config.attributes["connection"] = connection
         current = _find_current(connection)
         if current is not None and current < list_revisions()[0]:
             raise StoreUnavailableError(judge_revision(current))
@@ -88,21 +89,10 @@ def _connected(url: str, *, create: bool) -> Iterator[Connection]:
         with explaining(dialect), engine.connect().execution_options(**options) as connection, connection.begin():
             if create:
                 dialect.check_primary(connection)
-                dialect.check_text(connection)
-                dialect.queue_for_migration(connection)
+                dialect.prepare_migration(connection)
             yield connection
     finally:
         engine.dispose()
-
-
-def _configure(connection: Connection) -> "Config":
-    from alembic.config import Config  # noqa: PLC0415 - as in `migrate`
-
-    config = Config()
-    # Alembic reads its settings with a ConfigParser, for which a percent sign has a meaning.
-    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    return config
 
 
 def _find_current(connection: Connection) -> str | None:

@@ -106,13 +106,6 @@ class _Known(NamedTuple):
         """
         return self.now + (before + after - self.before - self.after) / 2
 
-    def has_jumped(self, now: float, before: float, after: float) -> bool:
-        """Return whether the server's clock must have jumped since the earlier reading, because the time `now` is too
-        far from what this process expects. `before` and `after`: the monotonic clock before and after `now` was read.
-        """
-        tolerance = LARGEST_STEP + MOST_DRIFT * (after - self.before)
-        return not self.now + before - self.after - tolerance <= now <= self.now + after - self.before + tolerance
-
 
 class ReferenceClock:
     """The clock that gives this process the cluster time of one PostgreSQL database. Thread-safe. `select`: the
@@ -152,7 +145,8 @@ class ReferenceClock:
             return False
         if known.sure_from > after and now >= stored.ticked_at - LARGEST_STEP:
             return False
-        return known.has_jumped(now, before, after)
+        tolerance = LARGEST_STEP + MOST_DRIFT * (after - known.before)
+        return not known.now + before - known.after - tolerance <= now <= known.now + after - known.before + tolerance
 
     def _adopt(self, stored: StoredCluster, before: float, after: float) -> ClusterRow:
         """Use the stored offset from now on, and return the row with cluster time. If the new time is before the last
@@ -189,8 +183,7 @@ class ReferenceClock:
         """
         with engine.connect() as connection, connection.begin():
             if find_newest(connection) <= now + LARGEST_STEP:
-                corrected = now - stored.reference
-                connection.execute(_CORRECT, {"seen": stored.clock_changes, "corrected": corrected})
+                connection.execute(_CORRECT, {"seen": stored.clock_changes, "corrected": now - stored.reference})
             found, before, after = self._ask(connection)
         self._known = None
         return self._adopt(found, before, after)
@@ -386,10 +379,6 @@ class PostgresDialect(Dialect):
         connection.execute_later(_ADVISORY, {"key": _EVENTS_LOCK})
 
     @override
-    def queue_for_migration(self, connection: Connection) -> None:
-        connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
-
-    @override
     def check_primary(self, connection: Connection) -> None:
         if not self._wants_standby and connection.execute(_IN_RECOVERY).scalar_one():
             raise StandbyError(f"{self._shown}: {_STANDBY}")
@@ -403,13 +392,14 @@ class PostgresDialect(Dialect):
             )
 
     @override
-    def check_text(self, connection: Connection) -> None:
+    def prepare_migration(self, connection: Connection) -> None:
         found = connection.execute(_ENCODING).scalar_one()
         if found not in _ENCODINGS:
             raise StoreUnavailableError(
                 f"{self._shown}: expected a database in the encoding UTF8, got {found}:"
                 " create it again with `ENCODING 'UTF8' TEMPLATE template0`"
             )
+        connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
 
     @override
     def explain(self, error: Exception) -> Exception:

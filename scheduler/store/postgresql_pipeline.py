@@ -175,10 +175,12 @@ class PostgresConnection:
             if result.arrived is None or result.arrived.command_status != b"COMMIT":
                 self._fail(psycopg.OperationalError("the server rolled the transaction back"))
             return
-        with self._wrapping():
+        try:
             self._server.send_query_params(b"COMMIT", None)
             self._server.pipeline_sync()
             self._server.flush()
+        except psycopg.Error as error:
+            self._fail(error)
         self._owed, self._has_begun = 2, False
 
     def rollback(self) -> None:
@@ -297,9 +299,6 @@ class PostgresConnection:
     def _is_gone(self, error: psycopg.Error) -> bool:
         return self._server.status != ConnStatus.OK or _ends_session(error.pgresult)
 
-    def _wrapping(self) -> "_Wrapping":
-        return _Wrapping(self._fail)
-
     def _fail(self, error: psycopg.Error) -> NoReturn:
         is_gone = self._is_gone(error)
         if error.sqlstate in limits.READ_ONLY:
@@ -307,18 +306,6 @@ class PostgresConnection:
         if is_gone or error.sqlstate in limits.READ_ONLY:
             self.invalidate()
         raise DBAPIError(None, None, error, connection_invalidated=is_gone) from error
-
-
-class _Wrapping:
-    def __init__(self, fail: Callable[[psycopg.Error], NoReturn]) -> None:
-        self._fail = fail
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, psycopg.Error):
-            self._fail(error)
 
 
 class PostgresConnections:

@@ -86,11 +86,10 @@ class RowVersions:
                 yield RowVersion(kind, name, version, marked_at, any(over))
 
     def _fetch_unknown(self, session: Session, kind: Kind, since: float, known: RecentWrites) -> Iterator[Record]:
-        decode = msgspec.json.decode
         unknown = [
             mark
             for mark, versions, keys in session.fetch(self._groups[kind], since=since)
-            if not known.has_all(kind, mark, decode(keys), versions)
+            if not known.has_all(kind, mark, msgspec.json.decode(keys), versions)
         ]
         for marks in cut(unknown):
             yield from session.fetch(_OF_ALL[kind].where(_TABLES[kind].c.marked_at.in_(marks)))

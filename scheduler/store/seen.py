@@ -4,7 +4,8 @@ meanwhile.
 """
 
 import threading
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from scheduler.ports import ClusterNumbers, ClusterRow, DatabaseWentBackError, ForeignClusterError
 
@@ -12,14 +13,6 @@ if TYPE_CHECKING:
     from scheduler.store.session import Session
 
 Row = TypeVar("Row", bound=ClusterNumbers)
-Row_co = TypeVar("Row_co", bound=ClusterNumbers, covariant=True)
-
-
-class Reader(Protocol[Row_co]):
-    """An open connection through which the row about the cluster is read."""
-
-    def read_cluster(self) -> Row_co:
-        """Return the row about the cluster."""
 
 
 class HighestSeen:
@@ -50,7 +43,7 @@ class HighestSeen:
         checked that the database belongs to its cluster: work that began before the restore must not write into the
         restored database.
         """
-        row = self.read(session)
+        row = self.read(session.read_cluster)
         with self._guard:
             accepted = self._restores = row.restores if self._restores is None else self._restores
         if accepted != row.restores:  # promise: no-write-across-a-restore
@@ -59,7 +52,7 @@ class HighestSeen:
             )
         return row
 
-    def read(self, session: Reader[Row]) -> Row:
+    def read(self, read_cluster: Callable[[], Row]) -> Row:
         """Read the row about the cluster and return the row.
 
         Raises DatabaseWentBackError if the row has a lower leader term or fencing token than this process has read
@@ -68,7 +61,7 @@ class HighestSeen:
         """
         with self._guard:
             identity, term, token = self._identity, self._term, self._token
-        row = session.read_cluster()
+        row = read_cluster()
         if identity not in {None, row.identity}:
             raise ForeignClusterError(
                 f"the database belongs to cluster {row.identity} now, this process to cluster {identity}: "

@@ -60,13 +60,8 @@ class Session:
     """One database connection in one transaction, on which the store executes its statements."""
 
     def __init__(self, connection: StoreConnection, dialect: Dialect) -> None:
-        self._connection, self._dialect = connection, dialect
+        self._connection, self.dialect = connection, dialect
         self._explaining = explaining(dialect)
-
-    @property
-    def dialect(self) -> Dialect:
-        """The dialect of the database. It is needed for statements that are built only when they are used."""
-        return self._dialect
 
     def check_whole(self) -> None:
         """If a statement of this transaction has failed, raise its error again, even if the caller has caught it.
@@ -80,14 +75,14 @@ class Session:
     def read_cluster(self) -> ClusterRow:
         """Return the row about the cluster with cluster time, by one statement."""
         with self._explaining:
-            return self._dialect.read_cluster(self._connection)
+            return self.dialect.read_cluster(self._connection)
 
     def queue_for_events(self) -> None:
         """Wait until no other open transaction has numbered events, so that event numbers are committed in ascending
         order. See Dialect.
         """
         with self._explaining:
-            self._dialect.queue_for_events(self._connection)
+            self.dialect.queue_for_events(self._connection)
 
     def fetch(self, statement: Executable, **values: object) -> Sequence[Record]:
         """Execute a statement with these bind values and return all rows of its result."""
@@ -99,15 +94,14 @@ class Session:
         results.
         """
         for chunk in cut(sorted(set(ids))):
-            yield from self.fetch(statement, **self._dialect.bind_ids(chunk))
+            yield from self.fetch(statement, **self.dialect.bind_ids(chunk))
 
     def stream(self, statement: Executable, **values: object) -> Iterator[Sequence[Record]]:
         """Execute a statement and yield the rows of its result in lists of at most CHUNK_ROWS. The whole result is
         never in memory.
         """
         with self._explaining:
-            options = {"yield_per": CHUNK_ROWS}
-            result = self._connection.execute(statement, values, execution_options=options)
+            result = self._connection.execute(statement, values, execution_options={"yield_per": CHUNK_ROWS})
             while chunk := result.fetchmany(CHUNK_ROWS):
                 yield chunk
 
@@ -120,7 +114,7 @@ class Session:
         """Execute a statement that writes, with at most CHUNK_ROWS of the `ids` at a time. Return the number of changed
         rows.
         """
-        return sum(self.change(statement, **self._dialect.bind_ids(chunk)) for chunk in cut(sorted(set(ids))))
+        return sum(self.change(statement, **self.dialect.bind_ids(chunk)) for chunk in cut(sorted(set(ids))))
 
     def fetch_later(self, statement: Executable, **values: object) -> StatementResult:
         """Execute a statement together with a later one, or when its rows are asked for. See StoreConnection."""
@@ -136,7 +130,7 @@ class Session:
         found: list[Record] = []
         others: list[Record] = []
         for chunk in cut(sorted(set(ids))):
-            values = self._dialect.bind_ids(chunk)
+            values = self.dialect.bind_ids(chunk)
             result, other = self.fetch_later(first, **values), self.fetch_later(second, **values)
             with self._explaining:
                 found += result.fetchall()
@@ -152,7 +146,7 @@ class Session:
         """Execute a bulk statement with at most CHUNK_ROWS of the `rows` at a time, together with later statements.
         Return the results. See StoreConnection.
         """
-        bound = (self._dialect.bind_rows(bulk, chunk) for chunk in cut(rows))
+        bound = (self.dialect.bind_rows(bulk, chunk) for chunk in cut(rows))
         return [self.fetch_later(bulk.statement(shared), **values) for shared, values in bound]
 
     def write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> int:
@@ -161,7 +155,7 @@ class Session:
         """
         changed = 0
         for chunk in cut(rows):
-            shared, values = self._dialect.bind_rows(bulk, chunk)
+            shared, values = self.dialect.bind_rows(bulk, chunk)
             changed += self.change(bulk.statement(shared), **values)
         return changed
 
@@ -187,19 +181,15 @@ def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[
                 connection.rollback()
             raise
         with explaining(dialect):
-            _commit(connection, dialect)
+            try:
+                connection.commit()
+            except dialect.errors:
+                # The transaction may still be open.
+                connection.invalidate()
+                raise
     finally:
         with suppress(*dialect.errors):
             connection.close()
-
-
-def _commit(connection: StoreConnection, dialect: Dialect) -> None:
-    """Commit the transaction. If this fails, close the connection, because its transaction may still be open."""
-    try:
-        connection.commit()
-    except dialect.errors:
-        connection.invalidate()
-        raise
 
 
 def _explain(dialect: Dialect, error: Exception) -> Exception:

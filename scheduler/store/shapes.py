@@ -21,7 +21,7 @@ from scheduler.model.runs import Execution, StoredCommand
 from scheduler.model.slots import Slot
 from scheduler.ports import OutboxMessage, StoredAnswer, StoredPrincipal
 from scheduler.store import tables
-from scheduler.store.dialect import Bulk, Dialect, Field, are_alike, overwrite
+from scheduler.store.dialect import Field, are_alike
 
 Record = Row[*tuple[Any, ...]]
 """One row of an SQL result."""
@@ -76,13 +76,6 @@ class Shape(Generic[AnyStruct]):
     def place(self, field: str) -> int:
         """Return the position of a field's column in `columns`, and so in a row that was read."""
         return self._fields.index(field)
-
-    def put(self, dialect: Dialect) -> Bulk:
-        """Return the upsert statement for this table: it inserts one row with all columns for each struct, and
-        overwrites a row with the same key.
-        """
-        fields = tuple(self.fields(self.table.c))
-        return Bulk(dialect, fields, lambda given: dialect.upsert(self.table, given, overwrite))
 
     def read(self, values: Sequence[Any], **elsewhere: object) -> AnyStruct:
         """Return the struct that is made of the `values` of one row. The values have the order of `columns`.

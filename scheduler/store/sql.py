@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 from sqlalchemy import (
-    ColumnElement,
     Engine,
     Select,
     Table,
@@ -42,11 +41,11 @@ from scheduler.ports import (
     OutboxMessage,
     RowVersion,
     RulesVersion,
+    Store,
     StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
 )
-from scheduler.ports.store import Store
 from scheduler.store import tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.reading import (
@@ -167,8 +166,7 @@ class SqlStore(ReadsCosts, Store):
     def transaction(self) -> Iterator[SqlTransaction]:
         with open_session(self.engine, self._dialect, writes=True) as session:
             began = monotonic()
-            cluster = self._seen.read_to_write(session)
-            transaction = SqlTransaction(session, self._statements, self._rules, cluster)
+            transaction = SqlTransaction(session, self._statements, self._rules, self._seen.read_to_write(session))
             yield transaction
             transaction.finish()
             seconds = monotonic() - began
@@ -184,7 +182,7 @@ class SqlStore(ReadsCosts, Store):
     @override
     def read_cluster(self) -> ClusterRow:
         with self._reading() as session:
-            return self._seen.read(session)
+            return self._seen.read(session.read_cluster)
 
     @override
     def accept_restores(self, restores: int) -> None:
@@ -221,10 +219,9 @@ class SqlStore(ReadsCosts, Store):
         found = select(_RULES.version, _RULES.applied_at, _RULES.document, _RULES.images)
         if version is not None:
             found = found.where(_RULES.version == version)
-        newest = self._fetch(found.order_by(_RULES.version.desc()).limit(limit))
         return [
             AppliedRules(number, at, msgspec.json.decode(text), read_images(images))
-            for number, at, text, images in reversed(newest)
+            for number, at, text, images in reversed(self._fetch(found.order_by(_RULES.version.desc()).limit(limit)))
         ]
 
     @override
@@ -336,27 +333,13 @@ class SqlStore(ReadsCosts, Store):
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
         with self._reading() as session:
             now = session.read_cluster().now
-            booked = COSTS.read_all(session.fetch(_COSTS, since=since))
-            return booked, SLOTS.read_all(session.fetch(_METERED)), now
-
-    @override
-    def prune_costs(self, before: float) -> int:
-        return self._delete(tables.costs, tables.costs.c.hour < before)
-
-    @override
-    def prune_booked_machines(self, before: float) -> int:
-        return self._delete(tables.booked_machines, tables.booked_machines.c.until < before)
+            return COSTS.read_all(session.fetch(_COSTS, since=since)), SLOTS.read_all(session.fetch(_METERED)), now
 
     @override
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
         with self._reading() as session:
             statement = select(*PRICE_CHANGES.columns).where(tables.price_changes.c.type.in_(self._dialect.ids()))
-            found = map(PRICE_CHANGES.read, session.fetch_for(statement, types))
-            return sorted(found, key=lambda each: each.key)
-
-    @override
-    def prune_price_changes(self, before: float) -> int:
-        return self._delete(tables.price_changes, tables.price_changes.c.hour < before)
+            return sorted(map(PRICE_CHANGES.read, session.fetch_for(statement, types)), key=lambda each: each.key)
 
     @override
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
@@ -385,11 +368,23 @@ class SqlStore(ReadsCosts, Store):
             with self._writing() as session:
                 ids = [name for (name,) in session.fetch(_ENDED, before=ended_before)]
                 session.change_for(self._statements.leases.forget, ids)
-                session.change_for(self._statements.forget_commands, ids)
-                session.change_for(self._statements.forget_executions, ids)
+                session.change_for(self._statements.forget(tables.commands.c.reservation), ids)
+                session.change_for(self._statements.forget(tables.executions.c.reservation), ids)
                 total += session.change_for(self._statements.reservations.forget, ids)
             if len(ids) < CHUNK_ROWS:
                 return total
+
+    @override
+    def prune_ledger(self, *, costs_before: float, machines_before: float, prices_before: float) -> int:
+        total = 0
+        for time, before in (
+            (tables.costs.c.hour, costs_before),
+            (tables.booked_machines.c.until, machines_before),
+            (tables.price_changes.c.hour, prices_before),
+        ):
+            with self._writing() as session:
+                total += session.change(delete(time.table).where(time < before))
+        return total
 
     def _prune_before(self, table: Table, before: float) -> int:
         """Delete the rows of `table` whose time `at` is before `before`. Return the number of deleted rows."""
@@ -407,10 +402,6 @@ class SqlStore(ReadsCosts, Store):
     def _fetch(self, statement: Select[Any], **values: object) -> Sequence[Record]:
         with self._reading() as session:
             return session.fetch(statement, **values)
-
-    def _delete(self, table: Table, condition: ColumnElement[bool]) -> int:
-        with self._writing() as session:
-            return session.change(delete(table).where(condition))
 
     def _reading(self) -> AbstractContextManager[Session]:
         return open_session(self.engine, self._dialect, writes=False)

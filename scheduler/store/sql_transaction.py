@@ -1,10 +1,11 @@
 """The Transaction port on SQL databases. A write fails if its row was changed after it was read."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Executable, delete
+from sqlalchemy import Executable
 from typing_extensions import override
 
 from scheduler.model.accounts import Account, BalanceSample, Levels, at_level
@@ -21,21 +22,21 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.ports import (
     ClusterRow,
+    CostWriter,
     Counted,
     DeposedError,
     LeaderTerm,
+    MarketWrites,
     OutboxMessage,
     Pending,
     StaleWriteError,
     StoredAnswer,
     StoredPrincipal,
     StoredRules,
+    Transaction,
 )
-from scheduler.ports.ledger import CostWriter
-from scheduler.ports.market import MarketWrites
 from scheduler.ports.run_times import RunTimeWrites
 from scheduler.ports.runs import RunWrites
-from scheduler.ports.store import Transaction
 from scheduler.store import statements as fixed
 from scheduler.store import tables
 from scheduler.store.dialect import Bulk, StatementResult
@@ -51,15 +52,19 @@ from scheduler.store.session import Session, cut
 from scheduler.store.shapes import (
     ACCOUNTS,
     ANSWERS,
+    BALANCES,
     COMMANDS,
     EXECUTIONS,
     HOLDS,
     INSTANCE_TYPES,
     LEASES,
+    OUTGOING,
     PRICE_CHANGES,
     PRICES,
+    PRINCIPALS,
     RUN_TIMES,
     SLOTS,
+    Shape,
     StoredLease,
 )
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
@@ -88,36 +93,28 @@ class SqlLedgerWrites(CostWriter):
             found |= dict(self._session.fetch(bulk.statement(shared), **values))
         return found
 
-    def _write_costs(self) -> None:
-        if self._costs:
-            # All transactions lock these rows in the order of their keys, and only for the time of the commit.
-            self._session.write_later(self._statements.add_costs, add_costs(self._costs))
-
 
 class SqlMarketWrites(MarketWrites):
     """The part of a SqlTransaction that writes instance types and prices. See MarketWrites."""
 
     _session: Session
+    _statements: Statements
 
     @override
     def save_types(self, types: Sequence[InstanceType]) -> None:
-        by_name = {each.name: each for each in types}
-        self._session.write(INSTANCE_TYPES.put(self._session.dialect), [by_name[name] for name in sorted(by_name)])
+        _put(self._session, self._statements, INSTANCE_TYPES, types)
 
     @override
     def delete_types(self, names: Iterable[str]) -> None:
-        known = tables.instance_types
-        self._session.change_for(delete(known).where(known.c.name.in_(self._session.dialect.ids())), names)
+        self._session.change_for(self._statements.forget(tables.instance_types.c.name), names)
 
     @override
     def save_prices(self, prices: Sequence[Price]) -> None:
-        by_key = {price.key: price for price in prices}
-        self._session.write(PRICES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
+        _put(self._session, self._statements, PRICES, prices)
 
     @override
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
-        by_key = {each.key: each for each in changes}
-        self._session.write(PRICE_CHANGES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
+        _put(self._session, self._statements, PRICE_CHANGES, changes)
 
     @override
     def count_market_change(self) -> None:
@@ -178,12 +175,7 @@ class SqlRunWrites(RunWrites):
 
     @override
     def save_executions(self, rows: Sequence[Execution]) -> None:
-        by_key = {row.key: row for row in rows}
-        self._session.write(self._statements.put_executions, [by_key[key] for key in sorted(by_key)])
-
-    def _forget_commands(self, reservations: Sequence[str]) -> None:
-        self._session.change_for(self._statements.forget_commands, reservations)
-        self._session.change_for(self._statements.forget_executions, reservations)
+        _put(self._session, self._statements, EXECUTIONS, rows)
 
 
 # The stored leases of the reservations in one transaction. Only changed leases are written.
@@ -315,7 +307,9 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunW
         the commit the transaction blocks every other one that has events.
         """
         self.check_whole()
-        self._write_costs()
+        if self._costs:
+            # All transactions lock these rows in the order of their keys, and only for the time of the commit.
+            self._session.write_later(self._statements.add_costs, add_costs(self._costs))
         if self._events:
             self._session.queue_for_events()  # promise: event-order
             self._session.write_later(self._statements.append_events, self._events)
@@ -406,10 +400,9 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunW
 
     @override
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None, str | None], Pending]:
-        found = self._session.fetch(fixed.INSERTED, after=after, upto=upto)
         return {
             (principal, account, sender): Pending(int(count), int(most))
-            for principal, account, sender, count, most in found
+            for principal, account, sender, count, most in self._session.fetch(fixed.INSERTED, after=after, upto=upto)
         }
 
     def _count_pending(self, statement: Executable, **values: object) -> Pending:
@@ -452,10 +445,9 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunW
         for row in rows:
             if row.id not in known:
                 fresh.setdefault(row.id, row)
-        numbers = self._count("sequence", len(fresh))
         stored = [
             msgspec.structs.replace(row, sequence=number, version=1, marked_at=self._now)
-            for row, number in zip(fresh.values(), numbers, strict=True)
+            for row, number in zip(fresh.values(), self._count("sequence", len(fresh)), strict=True)
         ]
         self._write(self._statements.reservations.insert, stored)
         self._leases.write(stored, self._write, are_new=True)
@@ -517,7 +509,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunW
         owners = [row.id for row in rows if isinstance(row, Reservation)]
         self._session.change_for(self._statements.leases.forget, owners)
         if running := [row.id for row in rows if isinstance(row, Reservation) and row.run is not None]:
-            self._forget_commands(running)
+            self._session.change_for(self._statements.forget(tables.commands.c.reservation), running)
+            self._session.change_for(self._statements.forget(tables.executions.c.reservation), running)
         self._settle()
         for name in owners:
             self._locked.pop(name, None)
@@ -547,12 +540,11 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunW
 
     @override
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        by_id = {row.id: row for row in rows}
-        self._session.write(self._statements.put_outgoing, [by_id[key] for key in sorted(by_id)])
+        _put(self._session, self._statements, OUTGOING, rows)
 
     @override
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        self._session.change_for(self._statements.delete_outgoing, ids)
+        self._session.change_for(self._statements.forget(tables.outgoing.c.id), ids)
 
     @override
     def load_principals(self) -> dict[str, StoredPrincipal]:
@@ -562,12 +554,12 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunW
     @override
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
         self._session.change(fixed.CHANGE_PRINCIPALS)
-        self._session.write(self._statements.put_principals, rows)
+        self._session.write(self._statements.put(PRINCIPALS), rows)
 
     @override
     def delete_principals(self, names: Iterable[str]) -> None:
         self._session.change(fixed.CHANGE_PRINCIPALS)
-        self._session.change_for(self._statements.delete_principals, names)
+        self._session.change_for(self._statements.forget(tables.principals.c.name), names)
 
     @override
     def end_session(self, session: str, until: float) -> None:
@@ -577,8 +569,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, SqlRunTimeWrites, SqlRunW
 
     @override
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
-        by_key = {(sample.account, sample.at): sample for sample in samples}
-        self._session.write(self._statements.put_balances, [by_key[key] for key in sorted(by_key)])
+        _put(self._session, self._statements, BALANCES, samples)
 
     @override
     def load_rules(self) -> StoredRules:
@@ -668,3 +659,10 @@ def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
     for row in rows:
         found[type(row)].append(row)
     return {kind: alike for kind, alike in found.items() if alike}
+
+
+def _put(session: Session, statements: Statements, shape: Shape[Any], rows: Sequence[msgspec.Struct]) -> None:
+    """Write rows by an upsert, in the order of their primary keys. Of rows with equal keys the last one counts."""
+    key = attrgetter(*shape.table.primary_key.columns.keys())
+    by_key = {key(row): row for row in rows}
+    session.write(statements.put(shape), [by_key[each] for each in sorted(by_key)])

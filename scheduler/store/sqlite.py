@@ -350,8 +350,7 @@ class SqliteDialect(Dialect):
 
     @override
     def ids(self) -> Select[tuple[str]]:
-        ids = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="ids")
-        return select(ids.c.value)
+        return select(func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="ids").c.value)
 
     @override
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
@@ -385,8 +384,8 @@ class SqliteDialect(Dialect):
         pass
 
     @override
-    def queue_for_migration(self, connection: Connection) -> None:
-        # A migration begins as a writer, and SQLite has one writer at a time.
+    def prepare_migration(self, connection: Connection) -> None:
+        # SQLite stores every text. A migration begins as a writer, and SQLite has one writer at a time.
         pass
 
     @override
@@ -397,11 +396,6 @@ class SqliteDialect(Dialect):
     @override
     def check_direct(self, connection: Connection) -> None:
         # A file has no pooler.
-        pass
-
-    @override
-    def check_text(self, connection: Connection) -> None:
-        # SQLite stores every text.
         pass
 
     @override
@@ -501,8 +495,7 @@ class Beginning(SQLiteDialect_pysqlite):
 
     def do_begin(self, dbapi_connection: Any) -> None:
         """Begin a transaction; take the write lock if the option `writes` was set for it."""
-        writes = dbapi_connection.info.pop(_WRITES, False)
-        dbapi_connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+        dbapi_connection.execute("BEGIN IMMEDIATE" if dbapi_connection.info.pop(_WRITES, False) else "BEGIN")
 
 
 registry.register(f"sqlite.{_DRIVER}", __name__, Beginning.__name__)

@@ -30,11 +30,10 @@ from sqlalchemy.sql.dml import ReturningInsert
 from scheduler.model.accounts import FREE
 from scheduler.model.transitions import INACTIVE
 from scheduler.store import tables
-from scheduler.store.dialect import Bulk, Dialect, Field
+from scheduler.store.dialect import Bulk, Dialect, Field, overwrite
 from scheduler.store.shapes import (
     ACCOUNTS,
     ANSWERS,
-    BALANCES,
     BOOKED,
     COMMANDS,
     COSTS,
@@ -42,8 +41,6 @@ from scheduler.store.shapes import (
     EXECUTIONS,
     HOLDS,
     LEASES,
-    OUTGOING,
-    PRINCIPALS,
     RESERVATIONS,
     RUN_TIMES,
     SLOTS,
@@ -157,12 +154,28 @@ class Statements:
         self.reservations = RowStatements(dialect, RESERVATIONS)
         self.leases = LeaseStatements(dialect)
         self._dialect = dialect
+        self._puts: dict[Shape[Any], Bulk] = {}
+        self._forgets: dict[Column[Any], Delete] = {}
+
+    def put(self, shape: Shape[Any]) -> Bulk:
+        """Return the statement that inserts rows of this kind. It overwrites a stored row with the same primary key."""
+        if shape not in self._puts:
+            fields = tuple(shape.fields(shape.table.c))
+            self._puts[shape] = Bulk(
+                self._dialect, fields, lambda given: self._dialect.upsert(shape.table, given, overwrite)
+            )
+        return self._puts[shape]
+
+    def forget(self, key: Column[Any]) -> Delete:
+        """Return the statement that deletes the rows that have one of the given ids in this column."""
+        if key not in self._forgets:
+            self._forgets[key] = delete(key.table).where(key.in_(self._dialect.ids()))
+        return self._forgets[key]
 
     @cached_property
     def append_events(self) -> Bulk:
         """The statement that inserts events into the history. The database gives each event its number."""
-        columns = [column for column in tables.events.c if column.name != "number"]
-        return _insert(self._dialect, EVENTS, columns)
+        return _insert(self._dialect, EVENTS, [column for column in tables.events.c if column.name != "number"])
 
     @cached_property
     def insert_answers(self) -> Bulk:
@@ -177,41 +190,14 @@ class Statements:
         return select(*COMMANDS.columns).where(tables.commands.c.reservation.in_(self._dialect.ids()))
 
     @cached_property
-    def forget_commands(self) -> Delete:
-        return delete(tables.commands).where(tables.commands.c.reservation.in_(self._dialect.ids()))
-
-    @cached_property
-    def put_executions(self) -> Bulk:
-        """The statement that inserts runs of commands; it overwrites a stored run on the same lease."""
-        return EXECUTIONS.put(self._dialect)
-
-    @cached_property
     def find_executions(self) -> Select[Any]:
         table = tables.executions.c
         found = select(*EXECUTIONS.columns).where(table.reservation.in_(self._dialect.ids()))
         return found.order_by(table.reservation, table.taken_at, table.component)
 
     @cached_property
-    def forget_executions(self) -> Delete:
-        return delete(tables.executions).where(tables.executions.c.reservation.in_(self._dialect.ids()))
-
-    @cached_property
     def find_answers(self) -> Select[Any]:
         return select(*ANSWERS.columns).where(tables.requests.c.id.in_(self._dialect.ids()))
-
-    @cached_property
-    def put_outgoing(self) -> Bulk:
-        """The statement that inserts messages to producers into the outbox; it overwrites a stored message with the
-        same id.
-        """
-        return OUTGOING.put(self._dialect)
-
-    @cached_property
-    def put_balances(self) -> Bulk:
-        """The statement that inserts samples of account balances; it overwrites a stored sample of the same account and
-        time.
-        """
-        return BALANCES.put(self._dialect)
 
     @cached_property
     def add_costs(self) -> Bulk:
@@ -241,19 +227,6 @@ class Statements:
         return Bulk(self._dialect, tuple(BOOKED.fields(booked.c)), make)
 
     @cached_property
-    def put_principals(self) -> Bulk:
-        """The statement that inserts principals; it overwrites a stored principal with the same name."""
-        return PRINCIPALS.put(self._dialect)
-
-    @cached_property
-    def delete_principals(self) -> Delete:
-        return delete(tables.principals).where(tables.principals.c.name.in_(self._dialect.ids()))
-
-    @cached_property
-    def delete_outgoing(self) -> Delete:
-        return delete(tables.outgoing).where(tables.outgoing.c.id.in_(self._dialect.ids()))
-
-    @cached_property
     def known_reservations(self) -> Select[Any]:
         """The statement that locks the stored reservations with the given ids and returns their ids in ascending order.
         A locked row cannot be pruned before the transaction ends.
@@ -273,8 +246,7 @@ class RowStatements:
 
     @cached_property
     def insert(self) -> Bulk:
-        columns = [column for column in self._table.c if not column.computed]
-        return _insert(self._dialect, self._shape, columns)
+        return _insert(self._dialect, self._shape, [column for column in self._table.c if not column.computed])
 
     @cached_property
     def update(self) -> Bulk:
@@ -316,8 +288,7 @@ class RowStatements:
         fields = tuple(self._shape.fields([self._id, self._version]))
 
         def make(given: FromClause) -> Delete:
-            same = tuple_(self._id, self._version).in_(select(given.c.id, given.c.version))
-            return delete(self._table).where(same)
+            return delete(self._table).where(tuple_(self._id, self._version).in_(select(given.c.id, given.c.version)))
 
         return Bulk(self._dialect, fields, make)
 
@@ -374,8 +345,7 @@ class LeaseStatements:
         fields = tuple(self._shape.fields(key))
 
         def make(given: FromClause) -> Delete:
-            same = tuple_(*key).in_(select(*(given.c[each.name] for each in key)))
-            return delete(self._table).where(same)
+            return delete(self._table).where(tuple_(*key).in_(select(*(given.c[each.name] for each in key))))
 
         return Bulk(self._dialect, fields, make)
 

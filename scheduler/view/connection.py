@@ -23,8 +23,7 @@ def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float 
     while it was idle. So a Lua script of the scheduler may run twice, and must have the same effect as if it ran once.
     """
     # A copy of the view has several megabytes.
-    size = 1 << 20
-    return open_redis(url, socket_seconds=socket_seconds, connect_seconds=connect_seconds, socket_read_size=size)
+    return open_redis(url, socket_seconds=socket_seconds, connect_seconds=connect_seconds, socket_read_size=1 << 20)
 
 
 @contextmanager

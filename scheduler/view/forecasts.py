@@ -1,4 +1,4 @@
-"""The port Forecasts on Redis, and in memory.
+"""The port Forecasts on Redis.
 
 <prefix>forecasts          hash    reservation id -> its forecast as JSON; expires after KEPT_SECONDS
 <prefix>forecasts:new      hash    the next one while it is written
@@ -46,8 +46,7 @@ class RedisForecasts(Forecasts):
                 steps.expire(key, KEPT_SECONDS)
             else:
                 steps.delete(key)
-            summary = encode(msgspec.structs.replace(foreseen, forecasts={}))
-            steps.set(f"{key}:summary", summary, ex=KEPT_SECONDS)
+            steps.set(f"{key}:summary", encode(msgspec.structs.replace(foreseen, forecasts={})), ex=KEPT_SECONDS)
             steps.set(f"{key}:record", record)
             steps.execute()
 
@@ -74,31 +73,6 @@ class RedisForecasts(Forecasts):
     def read_record(self) -> bytes | None:
         with redis_errors():
             return cast("bytes | None", self._client.get(f"{self._names.forecasts}:record"))
-
-
-class MemoryForecasts(Forecasts):
-    """The port in memory, for tests and for a simulation, which makes no forecasts."""
-
-    def __init__(self) -> None:
-        self._foreseen: Foreseen | None = None
-        self._record: bytes | None = None
-
-    @override
-    def publish(self, foreseen: Foreseen, record: bytes) -> None:
-        self._foreseen, self._record = foreseen, record
-
-    @override
-    def read(self, ids: Iterable[str]) -> dict[str, Forecast]:
-        known = {} if self._foreseen is None else self._foreseen.forecasts
-        return {name: known[name] for name in ids if name in known}
-
-    @override
-    def read_summary(self) -> Foreseen | None:
-        return None if self._foreseen is None else msgspec.structs.replace(self._foreseen, forecasts={})
-
-    @override
-    def read_record(self) -> bytes | None:
-        return self._record
 
 
 def _decode(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value | None:

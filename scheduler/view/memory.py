@@ -12,10 +12,9 @@ from typing_extensions import override
 
 from scheduler.model.history import Sample, find_place
 from scheduler.model.reservations import Reservation, is_over
-from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Change, Gone, Kind, Row, View, as_published, count_rows, is_newer
 from scheduler.model.waits import NO_WAITS, Waits
-from scheduler.ports import Heard, RefusedMessage, SetAside, ViewUnavailableError, check_reply_address
+from scheduler.ports import Heard, RefusedMessage, SetAside, check_reply_address
 from scheduler.ports.view import (
     MOST_KEPT,
     MOST_REFUSED,
@@ -47,11 +46,7 @@ class MemoryMeter(Meter):
         self.counts[name, tuple(sorted(labels.items()))] += amount  # type: ignore[assignment] # it adds floats, too
 
     @override
-    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        self.observe_all(name, labels, [value])
-
-    @override
-    def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
+    def observe(self, name: str, labels: Mapping[str, str], *values: float) -> None:
         find_label_values(name, "histogram", labels)
         self.observations += [(name, dict(labels), value) for value in values]
 
@@ -273,21 +268,6 @@ class MemoryViewCache(ViewCache):
     @override
     def read_history(self) -> list[Sample]:
         return list(self.redis.history.values())
-
-    @override
-    def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        rows = self._valid_rows("reservations")
-        return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Reservation)}
-
-    @override
-    def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        rows = self._valid_rows("slots")
-        return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Slot)}
-
-    def _valid_rows(self, kind: str) -> dict[str, Row]:
-        if self.redis.generation is None:
-            raise ViewUnavailableError("the view (copy of the database) is not valid: the next tick rebuilds it")
-        return self.redis.rows[kind]
 
     def _copy(self) -> View:
         self._position = (self.redis.generation, self.redis.sequence)

@@ -102,6 +102,5 @@ class RedisClock:
             field = f"{self._process} {socket.gethostname()}"
             now = self._clock.now()
             client.hset(self._offsets, field, msgspec.json.encode((self._wall() - now, now)))
-            stored = cast("dict[bytes, bytes]", client.hgetall(self._offsets))
-            if gone := list_gone(stored, now):
+            if gone := list_gone(cast("dict[bytes, bytes]", client.hgetall(self._offsets)), now):
                 client.hdel(self._offsets, *gone)

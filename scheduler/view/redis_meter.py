@@ -83,11 +83,7 @@ class RedisMeter(Meter):
         self._add(name, find_label_values(name, "counter", labels), {"": amount})
 
     @override
-    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        self.observe_all(name, labels, [value])
-
-    @override
-    def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
+    def observe(self, name: str, labels: Mapping[str, str], *values: float) -> None:
         found = find_label_values(name, "histogram", labels)
         if values:
             buckets = Counter(str(bisect_left(METRICS[name].buckets, value)) for value in values)

@@ -23,8 +23,15 @@ import msgspec
 import redis
 from typing_extensions import override
 
-from scheduler.ports import Heard, Remembered, ViewUnavailableError, check_reply_address
-from scheduler.ports.view import ClusterRecord, LeaderLock, Notifier
+from scheduler.ports import (
+    ClusterRecord,
+    Heard,
+    LeaderLock,
+    Notifier,
+    Remembered,
+    ViewUnavailableError,
+    check_reply_address,
+)
 from scheduler.protocol.heartbeats import Heartbeat, read_heartbeat
 from scheduler.protocol.names import DEFAULT_PREFIX, TICKS, RedisNames
 from scheduler.view.connection import (
@@ -392,13 +399,7 @@ class RedisLeaderLock(LeaderLock):
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
-        is_taken = self._take_and_read([*self._keys, self._kick], [token, self._lock_ms])
-        self._unanswered = None
-        if is_taken:
-            self._token, self._held_since = token, began
-        return is_taken
-
-    def _take_and_read(self, keys: Sequence[str], arguments: Sequence[str | int]) -> bool:
+        keys, arguments = [*self._keys, self._kick], list[bytes | str | int]([token, self._lock_ms])
         reads = [each.list_commands() for each in self._early]
         replies: list[Any] = []
         if any(reads):
@@ -411,6 +412,9 @@ class RedisLeaderLock(LeaderLock):
             part = replies[start : start + len(commands)]
             early.keep_replies(part if is_taken and commands and len(part) == len(commands) else None)
             start += len(commands)
+        self._unanswered = None
+        if is_taken:
+            self._token, self._held_since = token, began
         return is_taken
 
     @redis_errors()

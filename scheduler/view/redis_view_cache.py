@@ -18,11 +18,9 @@ from typing_extensions import override
 
 from scheduler.model.history import Sample, find_place
 from scheduler.model.reservations import Reservation
-from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, WaitBlock, Waits
-from scheduler.ports import SetAside, ViewUnavailableError
-from scheduler.ports.view import ViewCache
+from scheduler.ports import SetAside, ViewCache, ViewUnavailableError
 from scheduler.protocol.names import DEFAULT_PREFIX, RedisNames
 from scheduler.protocol.redis_primary import note_view
 from scheduler.protocol.report import read_report
@@ -137,7 +135,6 @@ class RedisViewCache(ViewCache, EarlyRead):
         self._publish = load_script(client, "validity", "publish")
         self._catch_up = load_script(client, "validity", "catch_up")
         self._position = load_script(client, "validity", "position")
-        self._read_rows = load_script(client, "validity", "read_rows")
         self._scan_rows = load_script(client, "scan_rows")
         self._begin = load_script(client, "begin_rebuild")
         self._finish = load_script(client, "validity", "finish_rebuild")
@@ -215,7 +212,11 @@ class RedisViewCache(ViewCache, EarlyRead):
         self._view, self._has_user_data = None, False
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
         view = self._make_view()
-        self._write_rows(rows, view, generation)
+        # Without rows, the first call sends the script to Redis, so that its hash is known there.
+        _require(self._send([], generation))
+        with closing(Ahead(self._client)) as ahead:
+            for is_ours in self._send_ahead(ahead, _apply_each(view, _batches(rows, CHANGES_A_CALL)), generation):
+                _require(is_ours)
         _require(bool(self._finish(self._keys.generations, [generation])))
         self._generation, self._sequence = generation, 0
         self._view = view if self._apply_deltas(view) else self.load()
@@ -229,8 +230,7 @@ class RedisViewCache(ViewCache, EarlyRead):
         set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
         types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
         found = set_aside(self._client, self._prefix, types)
-        unreadable = self._contents.find_unreadable()
-        found += set_aside(self._client, self._prefix, dict.fromkeys(unreadable, "unreadable"))
+        found += set_aside(self._client, self._prefix, dict.fromkeys(self._contents.find_unreadable(), "unreadable"))
         if any(each.key.startswith(f"{self._prefix}view:") for each in found):
             self._client.delete(self._keys.generation)
         return found
@@ -307,22 +307,6 @@ class RedisViewCache(ViewCache, EarlyRead):
             with suppress(msgspec.DecodeError):
                 found.append(msgspec.json.decode(body, type=Sample))
         return found
-
-    @override
-    def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        return self._read("reservations", Reservation, ids)
-
-    @override
-    def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        return self._read("slots", Slot, ids)
-
-    def _write_rows(self, rows: Iterable[Row], view: View, generation: bytes) -> None:
-        """Write the rows of a rebuild into Redis under this generation, and into `view`, this process's copy."""
-        # Without rows, the first call sends the script to Redis, so that its hash is known there.
-        _require(self._send([], generation))
-        with closing(Ahead(self._client)) as ahead:
-            for is_ours in self._send_ahead(ahead, _apply_each(view, _batches(rows, CHANGES_A_CALL)), generation):
-                _require(is_ours)
 
     def _send_ahead(self, ahead: Ahead, batches: Iterable[Sequence[Change]], generation: bytes = b"") -> Iterator[bool]:
         """Send each batch of changes to the script `publish` on the connection `ahead`. Yield for each batch whether
@@ -403,20 +387,6 @@ class RedisViewCache(ViewCache, EarlyRead):
                 cursor, body = cast("list[bytes]", ahead.receive())
         yield body
 
-    @redis_errors()
-    def _read(self, kind: Kind, type_: type[T], ids: Iterable[str]) -> dict[str, T]:
-        found: dict[str, T] = {}
-        for batch in _batches(ids, ROWS_A_CALL):
-            bodies = cast(
-                "list[bytes | None] | int",
-                self._read_rows([self._keys.generation, self._keys.rows(kind)], batch),
-            )
-            note_view(self._client, is_valid=not isinstance(bodies, int))
-            if isinstance(bodies, int):
-                raise ViewUnavailableError("Redis has no valid view (copy of the database): the next tick rebuilds it")
-            found |= {id_: _decode(type_, body) for id_, body in zip(batch, bodies, strict=True) if body is not None}
-        return found
-
 
 class _ScriptKeys:
     """For each Lua script of the view, the Redis keys that are passed to the script, in the order that the comment at
@@ -431,13 +401,6 @@ class _ScriptKeys:
         self.catch_up = [names.generation, names.sequence, names.deltas]
         others = [names.gone, names.leaving, *map(names.rows, ROW_TYPES)]
         self.all = [names.generation, names.building, names.sequence, names.deltas, *others]
-
-
-def _decode(type_: type[T], body: bytes) -> T:
-    try:
-        return msgspec.json.decode(body, type=type_)
-    except msgspec.DecodeError as error:
-        raise ViewUnavailableError(f"the view in Redis was written by another version of Leasehold: {error}") from error
 
 
 def _require(is_ours: bool) -> None:  # noqa: FBT001 - an answer of Redis

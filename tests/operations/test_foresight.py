@@ -10,12 +10,12 @@ import pytest
 from scheduler.foresight.forecaster import DAY, PLAYS, Forecaster
 from scheduler.foresight.margins import LEAST, Outcome, Waits
 from scheduler.model.forecasts import Forecast, Foreseen, name_kind
-from scheduler.operations import newcomers
 from scheduler.operations.explain import explain as explain_now
 from scheduler.operations.foresight import look_ahead, open_forecaster
+from scheduler.operations.ports import Newcomers
 from scheduler.operations.rules.apply import apply_rules
 from scheduler.ports import ViewUnavailableError
-from scheduler.view.forecasts import MemoryForecasts
+from tests.memory_forecasts import MemoryForecasts
 from tests.operations.harness import CONFIG, Harness
 
 RUN: float = 120.0
@@ -145,7 +145,7 @@ def test_the_answer_to_a_submission_has_the_forecast_of_its_kind(fleet: Foreseei
     eta = Forecast(as_of=1.0, low=2.0, median=3.0, high=4.0, late=5.0)
     kinds = {name_kind(row.request, row.priority): eta}
     fleet.harness.ports.forecasts.publish(Foreseen(as_of=1.0, newcomers=kinds), b"")
-    fleet.harness.ports.newcomers = newcomers.Newcomers()
+    fleet.harness.ports.newcomers = Newcomers()
     assert fleet.harness.submit("r2")["eta"] == eta.list_fields()
     assert "eta" not in fleet.harness.submit("r2")  # it exists already
     assert "eta" not in fleet.harness.submit("r3", priority=7)
@@ -157,7 +157,7 @@ def test_submissions_are_answered_while_redis_does_not_answer(fleet: Foreseeing)
             raise ViewUnavailableError("no")
 
     fleet.harness.ports.forecasts = Broken()
-    fleet.harness.ports.newcomers = newcomers.Newcomers()
+    fleet.harness.ports.newcomers = Newcomers()
     assert fleet.harness.submit("r1")["ok"]
 
 

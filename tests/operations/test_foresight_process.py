@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from scheduler.model.forecasts import Foreseen
 from scheduler.ports import ForeignClusterError, StoreUnavailableError, ViewUnavailableError
-from scheduler.view.forecasts import MemoryForecasts
 from tasks.foresight import Publisher, main
+from tests.memory_forecasts import MemoryForecasts
 from tests.operations.harness import Harness
 from workers.settings import Settings, read_settings
 

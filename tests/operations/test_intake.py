@@ -31,7 +31,7 @@ def test_a_repeated_request_is_published_and_kicks_again() -> None:
     kicks = harness.notifier.kicks
     harness.submit("r1", request="q1")
     assert harness.notifier.kicks == kicks + 1
-    assert list(harness.ports.view_cache.read_reservations(["r1"])) == ["r1"]
+    assert list(harness.ports.view_cache.read_kept()) == ["r1"]
 
 
 def test_the_same_id_in_another_request_is_the_same_reservation() -> None:

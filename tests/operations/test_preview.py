@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from scheduler.model.decisions import Drain, Launch, Terminate
-from scheduler.operations.rules import preview_waits
 from scheduler.operations.rules.apply import RulesChangedError, apply_rules
 from scheduler.operations.rules.preview import AccountLoss, Preview, preview_rules
 from scheduler.operations.run_times import learn_run_times
@@ -178,10 +177,10 @@ def test_a_preview_has_by_how_much_the_starts_of_an_account_move() -> None:
 
 
 def test_a_preview_plays_nothing_with_a_long_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preview_waits, "MOST_WAITING", 1)
+    monkeypatch.setattr("scheduler.operations.rules.preview.MOST_WAITING", 1)
     harness = Harness({"pools": {"hosts": {"system": "x86_64-linux", "provider": "static"}}})
     for number in range(2):
         harness.submit(f"r{number}")
     other = {"system": "x86_64-linux", "provider": "static", "max_leases_per_slot": 1}
-    monkeypatch.setattr(preview_waits, "_find_waits", lambda *_: pytest.fail("a play was begun"))
+    monkeypatch.setattr("scheduler.operations.rules.preview._find_waits", lambda *_: pytest.fail("a play was begun"))
     assert preview(harness, {"pools": {"hosts": other}}).waits == ()

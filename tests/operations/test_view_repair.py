@@ -112,7 +112,7 @@ def test_a_publish_lost_long_ago_is_found_by_the_audit() -> None:
     assert ticked.mended == [RepairResult(repairs=4, lag=3600)]
     assert repairs(harness, "audit") == 4
     assert equals_database(harness)
-    assert harness.ports.view_cache.read_reservations(["r1"])["r1"].phase == "released"
+    assert harness.ports.view_cache.read_kept()["r1"].phase == "released"
 
 
 def test_the_audit_deletes_a_row_that_is_not_in_the_database() -> None:

@@ -101,7 +101,7 @@ class TestRead:
 
 def test_old_hours_are_pruned(store: Store) -> None:
     book(store, a_cost(hour=HOUR - 3600), a_cost())
-    assert store.prune_costs(HOUR) == 1
+    assert store.prune_ledger(costs_before=HOUR, machines_before=0.0, prices_before=0.0) == 1
     assert store.read_costs() == [a_cost()]
 
 
@@ -143,5 +143,5 @@ class TestMachinesWithoutASlot:
         take(store, {"i-1": HOUR})
         clock.now += 100
         take(store, {"i-2": HOUR})
-        assert store.prune_booked_machines(clock.now - 50) == 1
+        assert store.prune_ledger(costs_before=0.0, machines_before=clock.now - 50, prices_before=0.0) == 1
         assert take(store, {"i-1": HOUR, "i-2": HOUR}) == {"i-1": HOUR, "i-2": clock.now}

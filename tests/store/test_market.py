@@ -110,7 +110,7 @@ def test_changes_of_prices_have_a_row_an_hour_until_they_are_pruned(store: Store
     assert store.read_price_changes(["m5.large", "m5.large"]) == kept
     assert store.read_price_changes([]) == []
     assert store.read_price_changes(["c5.large", "none"]) == [a_change("c5.large")]
-    assert store.prune_price_changes(7200.0) == 3
+    assert store.prune_ledger(costs_before=0.0, machines_before=0.0, prices_before=7200.0) == 3
     assert store.read_price_changes(["m5.large", "c5.large"]) == [a_change(hour=7200.0)]
 
 

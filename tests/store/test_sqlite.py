@@ -96,7 +96,7 @@ class TestStatements:
         looked_up += [
             statements.leases.confirm.statement(),
             statements.find_answers,
-            statements.delete_outgoing,
+            statements.forget(tables.outgoing.c.id),
         ]
         for statement in looked_up:
             scanned = [line for line in explain_plan(sqlite, statement) if line.startswith("SCAN")]

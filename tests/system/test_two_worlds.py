@@ -129,7 +129,8 @@ def _await_agent_gone(stack: Stack) -> None:
 
 def _heard(stack: Stack) -> float:
     """Return the time of the last heartbeat in the view; 0 before the host has registered."""
-    slot = stack.services.ports.view_cache.read_slots([HOST]).get(HOST)
+    view = stack.services.ports.view_cache.load()
+    slot = None if view is None else view.slots.get(HOST)
     return (slot.last_seen or 0.0) if slot else 0.0
 
 

@@ -9,7 +9,7 @@ from scheduler.model.events import EVENT_NAMES
 
 OPERATIONS = Path(__file__).parents[2] / "scheduler" / "operations"
 NAME = re.compile(r"(slot|reservation|account|principal|machine|message|register|rules|key)_[a-z_]+|restored")
-CALLS = frozenset({"Event", "note_account", "_save", "_describe"})
+CALLS = frozenset({"Event", "note", "_save", "_describe"})
 REASONS = frozenset({"slot_gone", "slot_offline"})
 
 
@@ -22,7 +22,7 @@ def list_names(tree: ast.AST) -> Iterator[str]:
                 found = [*node.value.elts] if isinstance(node.value, ast.Tuple) else [node.value]
             case ast.AnnAssign(target=ast.Name(id=name)) if name.isupper():
                 found = [node.value]
-            case ast.Call(func=ast.Name(id=name)) if name in CALLS:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in CALLS:
                 found = [*node.args, *(each.value for each in node.keywords)]
             case ast.keyword(arg="event"):
                 found = [node.value]

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.ports import Forecasts, LeaderLock, Meter, Notifier, ViewCache
 from scheduler.view.connection import make_redis
-from scheduler.view.forecasts import MemoryForecasts, RedisForecasts
+from scheduler.view.forecasts import RedisForecasts
 from scheduler.view.memory import (
     InMemoryRedis,
     LockHolder,
@@ -23,6 +23,7 @@ from scheduler.view.redis_ports import RedisLeaderLock, RedisNotifier
 from scheduler.view.redis_view_cache import RedisViewCache
 from testbed.servers import SERVERS, FindRedis, OpenRedis, find_redis, open_redis, redis_client
 from tests.builders import NOW
+from tests.memory_forecasts import MemoryForecasts
 
 __all__ = ["find_redis", "open_redis", "redis_client"]
 

@@ -221,8 +221,8 @@ def test_leadership_and_the_lag_of_the_view_are_exported_after_the_first_tick(
 
 def test_many_observations_are_added_at_once(redis_client: redis.Redis) -> None:
     meter = RedisMeter(redis_client)
-    meter.observe_all("leasehold_tick_duration_seconds", {}, [0.002, 0.02, 0.02])
-    meter.observe_all("leasehold_tick_duration_seconds", {}, [])
+    meter.observe("leasehold_tick_duration_seconds", {}, 0.002, 0.02, 0.02)
+    meter.observe("leasehold_tick_duration_seconds", {})
     spread = meter.read().histograms["leasehold_tick_duration_seconds"][()]
     assert sum(spread.counts) == 3
     assert spread.sum == pytest.approx(0.042)

@@ -62,7 +62,7 @@ class Cluster:
 
     def is_announced(self, *names: str) -> bool:
         """Return whether these rows are in the view and one message for a tick was sent."""
-        return [*self.view_cache.read_reservations(names)] == [*names] and self.client.llen(TICKS) == 1
+        return {*names} <= self.view_cache.read_kept().keys() and self.client.llen(TICKS) == 1
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_long_publish_in_a_block_comes_after_what_was_collected(cluster: Clust
     with cluster.bundle.open():
         cluster.view_cache.publish([a_reservation("r1")])
         cluster.view_cache.publish([a_reservation(name) for name in names])
-        assert len(cluster.view_cache.read_reservations(["r1", *names])) == 1201
+        assert {"r1", *names} <= cluster.view_cache.read_kept().keys()
     assert cluster.client.llen(TICKS) == 0
 
 

@@ -13,7 +13,7 @@ from scheduler.model.history import SAMPLE_SECONDS, SAMPLES, Sample
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Gone, Row
 from scheduler.model.waits import Waits
-from scheduler.ports import ViewCache, ViewUnavailableError
+from scheduler.ports import ViewCache
 from tests.builders import NOW, a_lease
 from tests.view.conftest import MakeViewCache
 from tests.view.rows import LAUNCH_REQUESTS, content, hold_at, newest, reservation_at, run_times_at, slot_at
@@ -40,8 +40,6 @@ def test_a_view_that_is_not_built_yet_accepts_no_publish_and_cannot_be_copied(ma
     assert view_cache.publish([slot_at(1)]) is False
     assert view_cache.catch_up() is None
     assert view_cache.load() is None
-    with pytest.raises(ViewUnavailableError):
-        view_cache.read_slots(["linux-1"])
 
 
 def test_a_rebuilt_view_contains_every_row_and_any_process_can_copy_it(make_view_cache: MakeViewCache) -> None:
@@ -60,10 +58,10 @@ def test_of_a_launch_request_the_view_has_only_the_image(cluster: Cluster, kind:
     assert reader.load() is not None
     assert cluster.writer.publish([new])
     copies = [reader.catch_up(), cluster.make().load()]
-    found = [copy.slots for copy in copies if copy is not None] + [cluster.make().read_slots(["linux-1", "linux-2"])]
+    found = [copy.slots for copy in copies if copy is not None]
     for slots in found:
         assert slots == {slot.id: msgspec.structs.replace(slot, launch_request=kept) for slot in (old, new)}
-    assert len(found) == 3
+    assert len(found) == 2
     assert cluster.leader.matches_copy()
 
 
@@ -124,7 +122,6 @@ def test_of_two_copies_the_newer_stays(cluster: Cluster, first: Change, second: 
     expected = {} if stays is None else {"linux-1": stays}
     assert content(cluster.leader.catch_up())["slots"] == expected
     assert content(cluster.make().load())["slots"] == expected
-    assert cluster.writer.read_slots(["linux-1"]) == expected
 
 
 def test_after_a_deletion_only_a_newer_version_of_the_row_is_accepted(cluster: Cluster) -> None:
@@ -161,21 +158,14 @@ def test_run_times_are_replaced_by_newer_ones_and_forgotten(cluster: Cluster) ->
     assert cluster.leader.matches_copy()
 
 
-def test_an_ended_reservation_leaves_the_view_and_stays_readable_by_id(cluster: Cluster) -> None:
+def test_an_ended_reservation_leaves_the_view_and_is_kept_for_a_restore(cluster: Cluster) -> None:
     ended = reservation_at(2, phase="released", finished_at=NOW)
     cluster.writer.publish([reservation_at(1, leases=(a_lease(),))])
     cluster.leader.catch_up()
     cluster.writer.publish([ended])
     assert content(cluster.leader.catch_up()) == content(newest([]))
     assert content(cluster.make().load()) == content(newest([]))
-    assert cluster.writer.read_reservations(["r1", "unknown"]) == {"r1": ended}
-
-
-def test_rows_are_read_by_id_without_copying_the_view(cluster: Cluster) -> None:
-    names = [f"r{number}" for number in range(1500)]
-    cluster.writer.publish([reservation_at(1, name) for name in names])
-    assert list(cluster.writer.read_reservations([*names, "none"])) == names
-    assert cluster.writer.read_reservations([]) == {}
+    assert cluster.writer.read_kept() == {"r1": ended}
 
 
 def test_a_rebuild_drops_rows_that_are_not_in_the_database(cluster: Cluster) -> None:

@@ -31,7 +31,7 @@ def each_batch(ids: Iterable[str], call: Callable[[list[str]], list[Answer]], si
     """Call `call` with batches of `size` ids, and yield its answers. No answer is yielded for an id that EC2 does not
     know. Raises CloudError for any other refusal.
     """
-    for batch in _cut(ids, size):
+    for batch in cut_ids(ids, size):
         waiting = [_Part(batch)]
         while waiting:
             part = waiting.pop()
@@ -51,7 +51,7 @@ def change_batches(ids: Iterable[str], call: Callable[[list[str]], object], size
     accept. `scheduler.ports.Fleet.terminate` describes the result and the errors.
     """
     change = _Change(call)
-    batches = list(_cut(ids, size))
+    batches = list(cut_ids(ids, size))
     for number, batch in enumerate(batches):
         error = change.send(batch)
         if error is not None:
@@ -128,7 +128,8 @@ def _divide(part: _Part, error: CloudError) -> tuple[list[str], list[_Part]]:
     return named, [_Part(drawn[middle:]), _Part(drawn[:middle])]
 
 
-def _cut(ids: Iterable[str], size: int) -> Iterator[list[str]]:
+def cut_ids(ids: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield these ids in lists of at most `size`, each id once."""
     unread = iter(dict.fromkeys(ids))
     while batch := list(islice(unread, size)):
         yield batch

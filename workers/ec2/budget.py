@@ -122,7 +122,12 @@ class CallBudget:
         """Take the tokens of one EC2 call in this region from the budget. If tokens are missing, wait for them, at most
         PATIENCE seconds; after that time return without them.
         """
-        key, arguments = f"{self._prefix}ec2:{region}", [REGAINED, *self._buckets(SHARES.get(action, LOOK))]
+        share, rate = SHARES.get(action, LOOK), self._per_second
+        # The bucket holds at least one token, because no call could ever take one from a smaller bucket.
+        size = max(1.0, COMMON_SIZE * rate)
+        common: list[Any] = [COMMON, rate, size, min(share.left * rate, size - 1)]
+        own = [share.bucket, share.gain * rate, max(1.0, share.size * rate), 0] if share.bucket else []
+        key, arguments = f"{self._prefix}ec2:{region}", [REGAINED, *common, *own]
         end = self._clock() + PATIENCE
         while (left := end - self._clock()) > 0:
             try:
@@ -141,11 +146,3 @@ class CallBudget:
         bucket = SHARES.get(action, LOOK).bucket or COMMON
         with suppress(redis.RedisError):
             self._lower([f"{self._prefix}ec2:{region}"], [bucket, REGAINED, CUT, LEAST_SHARE, SAME_REFUSAL_MS])
-
-    def _buckets(self, share: Share) -> list[Any]:
-        rate = self._per_second
-        # The bucket holds at least one token, because no call could ever take one from a smaller bucket.
-        size = max(1.0, COMMON_SIZE * rate)
-        common = [COMMON, rate, size, min(share.left * rate, size - 1)]
-        own = [share.bucket, share.gain * rate, max(1.0, share.size * rate), 0] if share.bucket else []
-        return common + own

@@ -103,7 +103,13 @@ def open_client(
     )
     with cloud_errors():
         # boto3's default session must not be shared by threads that make clients.
-        session = _open_session(access, is_local=is_local)
+        # With keys the session ignores AWS_PROFILE, which need not exist. An emulator on this host with keys depends on
+        # no variable AWS_… and on no file in ~/.aws.
+        session = (
+            botocore.session.Session()
+            if access.access_key_id is None
+            else botocore.session.Session(session_vars=_ALONE if is_local else {"profile": _ALONE["profile"]})
+        )
         session.register_component("data_loader", _find_loader())
         opened = boto3.session.Session(botocore_session=session, region_name=access.region, profile_name=access.profile)
         client = opened.client(
@@ -119,15 +125,6 @@ def open_client(
     remember_unclear_attempts(client)
     refuse_foreign_answers(client)
     return client
-
-
-def _open_session(access: Ec2Access, *, is_local: bool) -> botocore.session.Session:
-    """Return a session of botocore. With keys it ignores AWS_PROFILE, which need not exist; an emulator on this host
-    with keys depends on no variable AWS_… and on no file in ~/.aws.
-    """
-    if access.access_key_id is None:
-        return botocore.session.Session()
-    return botocore.session.Session(session_vars=_ALONE if is_local else {"profile": _ALONE["profile"]})
 
 
 @cache

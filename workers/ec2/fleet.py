@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from typing_extensions import override
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Market
-from scheduler.ports import UNCLEAR, CloudError, LaunchAnswer, LaunchOrder, Place, Refusal
-from scheduler.ports.fleet import Fleet
+from scheduler.ports import UNCLEAR, CloudError, Fleet, LaunchAnswer, LaunchOrder, Place, Refusal
 from workers.ec2.batches import MOST_IDS, change_batches, each_batch, read_pages
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, Ec2Access, make_client
@@ -94,9 +93,6 @@ SHORT: Final = Refusal(
 )
 """The reason for missing machines if EC2 names no error."""
 
-Answer = TypeVar("Answer")
-Page = TypeVar("Page")
-
 
 class Ec2Fleet(Fleet):
     """The machines of one cluster in one region of EC2. `scheduler.ports.Fleet` describes what each method promises.
@@ -137,10 +133,9 @@ class Ec2Fleet(Fleet):
                 with launch_errors(request):
                     answer = self._launcher.run_instances(**request["parameters"])
                 machines = tuple(read_machines([answer]))
-                is_short = len(machines) < request["parameters"]["MaxCount"]
                 return LaunchAnswer(
                     machines=machines,
-                    refusals=_list_short(request) if is_short else (),
+                    refusals=_list_short(request) if len(machines) < request["parameters"]["MaxCount"] else (),
                     is_after_unclear=was_unclear(answer),
                 )
             case "CreateFleet":

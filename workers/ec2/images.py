@@ -27,11 +27,18 @@ class Ec2Images:
         region has no such image.
         """
         if source.startswith(ROOT_OF):
-            return self._find_root(source.removeprefix(ROOT_OF))
+            image = source.removeprefix(ROOT_OF)
+            found = self._describe(Filters=[{"Name": "image-id", "Values": [image]}])
+            if not found or not found[0].get("RootDeviceName"):
+                raise CloudError("not_found", "NoImage", f"the image {image} is not there, or has no root device")
+            return str(found[0]["RootDeviceName"])
         if source.startswith(SSM):
             return self._find_by_parameter(source.removeprefix(SSM))
         owner, _, name = source.removeprefix(NEWEST).partition("/")
-        return self._find_newest(owner, name)
+        found = self._describe(Owners=[owner], Filters=[{"Name": "name", "Values": [name]}, _AVAILABLE])
+        if not found:
+            raise CloudError("not_found", "NoImage", f"{owner} has no available image with the name {name}")
+        return str(max(found, key=lambda each: (each.get("CreationDate", ""), each["ImageId"]))["ImageId"])
 
     def _find_by_parameter(self, name: str) -> str:
         with cloud_errors():
@@ -44,19 +51,6 @@ class Ec2Images:
                 f"the parameter {name} names the image {image}, which is not there or not available",
             )
         return image
-
-    def _find_root(self, image: str) -> str:
-        found = self._describe(Filters=[{"Name": "image-id", "Values": [image]}])
-        if not found or not found[0].get("RootDeviceName"):
-            raise CloudError("not_found", "NoImage", f"the image {image} is not there, or has no root device")
-        return str(found[0]["RootDeviceName"])
-
-    def _find_newest(self, owner: str, name: str) -> str:
-        found = self._describe(Owners=[owner], Filters=[{"Name": "name", "Values": [name]}, _AVAILABLE])
-        if not found:
-            raise CloudError("not_found", "NoImage", f"{owner} has no available image with the name {name}")
-        newest = max(found, key=lambda image: (image.get("CreationDate", ""), image["ImageId"]))
-        return str(newest["ImageId"])
 
     def _describe(self, **wanted: Any) -> list[Any]:
         with cloud_errors():

@@ -1,16 +1,15 @@
 """EC2's catalogue of instance types and its prices (the port `MarketSource`): boto3 calls, page by page."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from scheduler.model.market import InstanceType, Price
 from scheduler.model.slots import Market
+from workers.ec2.batches import cut_ids, read_pages
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import Ec2Access, make_client
-from workers.ec2.errors import cloud_errors
 from workers.ec2.price_list import open_price_list, read_list
 from workers.settings import LINUX
 
@@ -35,8 +34,6 @@ type that has several of these lists has the same devices in each.
 GIB_IN_GB: Final = 10**9 / 2**30
 MARKETS: Final[tuple[Market, ...]] = ("spot", "on-demand")
 
-Answer = TypeVar("Answer")
-
 
 class Ec2Market:
     """The instance types and prices of one region. `scheduler.ports.MarketSource` describes what each method promises.
@@ -52,8 +49,8 @@ class Ec2Market:
         product: str = LINUX,
         types_a_call: int = TYPES_A_CALL,
     ) -> None:
-        self._client, self._open_price_list, self._types_a_call = client, open_price_list, types_a_call
-        self._product = product
+        self._client, self._open_price_list = client, open_price_list
+        self._types_a_call, self._product = types_a_call, product
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
         """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the time that is
@@ -63,13 +60,13 @@ class Ec2Market:
         pages = self._client.get_paginator("describe_instance_type_offerings").paginate(
             LocationType="availability-zone", PaginationConfig={"PageSize": PRICES_A_PAGE}
         )
-        for page in _each(pages):
+        for page in read_pages(pages):
             for each in page["InstanceTypeOfferings"]:
                 zones.setdefault(each["InstanceType"], set()).add(each["Location"])
         types = self._client.get_paginator("describe_instance_types").paginate(
             PaginationConfig={"PageSize": TYPES_A_PAGE}
         )
-        found = (each for page in _each(types) for each in page["InstanceTypes"])
+        found = (each for page in read_pages(types) for each in page["InstanceTypes"])
         return [
             read_type(each, sorted(zones[name]), seen_at)
             for each in found
@@ -84,7 +81,7 @@ class Ec2Market:
         filters = [{"Name": "availability-zone", "Values": list(zones)}] if zones else []
         # The clocks of EC2 and of the cluster may differ, and EC2 refuses a time that is not past.
         since = datetime.fromtimestamp(seen_at - LOOK_BACK_SECONDS, UTC)
-        for batch in _cut(types, self._types_a_call):
+        for batch in cut_ids(types, self._types_a_call):
             pages = self._client.get_paginator("describe_spot_price_history").paginate(
                 InstanceTypes=cast("Any", batch),
                 ProductDescriptions=[self._product],
@@ -93,9 +90,16 @@ class Ec2Market:
                 StartTime=since,
                 PaginationConfig={"PageSize": PRICES_A_PAGE},
             )
-            for page in _each(pages):
+            for page in read_pages(pages):
                 for each in page["SpotPriceHistory"]:
-                    price = read_spot_price(each, seen_at)
+                    price = Price(
+                        type=each["InstanceType"],
+                        zone=each["AvailabilityZone"],
+                        market="spot",
+                        price=float(each["SpotPrice"]),
+                        seen_at=seen_at,
+                        source="spot-history",
+                    )
                     known = found.get(price.key)
                     if known is None or known[0] < each["Timestamp"]:
                         found[price.key] = each["Timestamp"], price
@@ -112,30 +116,17 @@ class Ec2Market:
         return self._open_price_list()
 
 
-def _each(pages: Iterable[Answer]) -> Iterator[Answer]:
-    """Yield the pages of an answer that EC2 divides into pages. Raises CloudError if EC2 refuses to return a page."""
-    unread = iter(pages)
-    while True:
-        with cloud_errors():
-            page = next(unread, None)
-        if page is None:
-            return
-        yield page
-
-
-def _cut(names: Iterable[str], size: int) -> Iterator[list[str]]:
-    unread = iter(dict.fromkeys(names))
-    while batch := list(islice(unread, size)):
-        yield batch
-
-
 def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -> InstanceType:
     usages = answer.get("SupportedUsageClasses", MARKETS)
     return InstanceType(
         name=answer["InstanceType"],
         cpus=float(answer["VCpuInfo"]["DefaultVCpus"]),
         memory_mib=float(answer["MemoryInfo"]["SizeInMiB"]),
-        architectures=_order(answer["ProcessorInfo"]["SupportedArchitectures"]),
+        # The first architecture becomes the label `architecture` of a machine. So the 32-bit one comes last, and a type
+        # that supports both gets the label of its 64-bit architecture.
+        architectures=tuple(
+            sorted(answer["ProcessorInfo"]["SupportedArchitectures"], key=lambda each: (each == "i386", each))
+        ),
         is_current=bool(answer.get("CurrentGeneration", True)),
         **_read_accelerators(answer),
         local_disk_gib=round(answer.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0) * GIB_IN_GB, 1),
@@ -144,13 +135,6 @@ def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -
         zones=tuple(zones),
         seen_at=seen_at,
     )
-
-
-def _order(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures of an instance type with the 32-bit one (`i386`) last. The first architecture becomes
-    the label `architecture` of a machine, so a type that supports both gets the label of its 64-bit architecture.
-    """
-    return tuple(sorted(architectures, key=lambda each: (each == "i386", each)))
 
 
 def _read_accelerators(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,17 +149,6 @@ def _read_accelerators(answer: Mapping[str, Any]) -> dict[str, Any]:
             found = {"accelerators": count, "accelerator": devices[0].get("Name"), **found}
             found |= {kind: count} if kind else {}
     return found
-
-
-def read_spot_price(answer: Mapping[str, Any], seen_at: float) -> Price:
-    return Price(
-        type=answer["InstanceType"],
-        zone=answer["AvailabilityZone"],
-        market="spot",
-        price=float(answer["SpotPrice"]),
-        seen_at=seen_at,
-        source="spot-history",
-    )
 
 
 def make_market(access: Ec2Access, budget: CallBudget | None = None, product: str = LINUX) -> Ec2Market:

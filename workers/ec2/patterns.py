@@ -58,24 +58,28 @@ def find_refused(rules: Rules, aws: AwsSettings) -> Iterator[Fault]:
     # Another endpoint than AWS's may have regions of its own.
     if aws.region is not None and aws.endpoint_url is None and aws.region not in list_regions():
         yield Fault("aws.region", f"a region of AWS{suggest(aws.region, list_regions())}", show(aws.region))
-    if (pool := next(filter(_makes_templates, pools.values()), None)) is not None:
-        yield from _check_cluster(aws.cluster, pool)
+    # The name of a launch template that Leasehold makes contains that of the cluster.
+    templates = (each for each in pools.values() if each.ec2.launch_template is None and each.ec2.image)
+    if (made := next((each for each in templates if each.offerings), None)) is not None:
+        yield from _check_cluster(aws.cluster, made)
     for name, pool in pools.items():
         yield from _check_ids(f"pools.{name}.ec2", pool.ec2)
         yield from _check_tags(f"pools.{name}.ec2.tags", pool.ec2.tags)
-        yield from _check_types(f"pools.{name}.offerings", pool)
-
-
-def _makes_templates(pool: Pool) -> bool:
-    return pool.ec2.launch_template is None and pool.ec2.image is not None and bool(pool.offerings)
+        for index, offering in enumerate(pool.offerings):
+            if offering.require is None and _MAC.match(offering.instance_type):
+                wanted = "a type that needs no dedicated host (Leasehold launches no Mac machines)"
+                yield Fault(f"pools.{name}.offerings[{index}].type", wanted, show(offering.instance_type))
 
 
 def _check_cluster(cluster: str, pool: Pool) -> Iterator[Fault]:
     name = str(describe_template(pool, cluster, {}, {})["LaunchTemplateName"])
     if not _TEMPLATE_NAME.fullmatch(name):
         most = MOST_TEMPLATE_NAME - (len(name) - len(cluster))
-        wanted = f"at most {most} letters, digits and ().-/_ (it is a part of the names of launch templates)"
-        yield Fault("aws.cluster", wanted, show(cluster))
+        yield Fault(
+            "aws.cluster",
+            f"at most {most} letters, digits and ().-/_ (it is a part of the names of launch templates)",
+            show(cluster),
+        )
 
 
 def _check_ids(path: str, ec2: Ec2Rules) -> Iterator[Fault]:
@@ -93,8 +97,11 @@ def _check_ids(path: str, ec2: Ec2Rules) -> Iterator[Fault]:
     if ec2.key_name is not None and (len(ec2.key_name) > MOST_KEY_NAME or not ec2.key_name.isascii()):
         yield Fault(f"{path}.key_name", f"at most {MOST_KEY_NAME} ASCII characters", show(ec2.key_name))
     if ec2.instance_profile is not None and not _PROFILE.fullmatch(ec2.instance_profile):
-        wanted = "the name or the ARN (arn:aws:iam::…:instance-profile/…) of an instance profile"
-        yield Fault(f"{path}.instance_profile", wanted, show(ec2.instance_profile))
+        yield Fault(
+            f"{path}.instance_profile",
+            "the name or the ARN (arn:aws:iam::…:instance-profile/…) of an instance profile",
+            show(ec2.instance_profile),
+        )
 
 
 def _check_id(path: str, kind: str, value: str) -> Iterator[Fault]:
@@ -105,17 +112,13 @@ def _check_id(path: str, kind: str, value: str) -> Iterator[Fault]:
 def _check_tags(path: str, tags: dict[str, str]) -> Iterator[Fault]:
     most = MOST_TAGS - len(OUR_TAGS)
     if len(tags) > most:
-        wanted = f"at most {most} tags (EC2 permits {MOST_TAGS}, and {len(OUR_TAGS)} are of Leasehold)"
-        yield Fault(path, wanted, f"{len(tags)} of them")
+        yield Fault(
+            path,
+            f"at most {most} tags (EC2 permits {MOST_TAGS}, and {len(OUR_TAGS)} are of Leasehold)",
+            f"{len(tags)} of them",
+        )
     for key in tags:
         if key.lower().startswith("aws:"):
             yield Fault(f"{path}.{key}", "a tag that does not begin with aws: (these are of AWS)", show(key))
         elif len(key) > MOST_KEY:
             yield Fault(f"{path}.{key}", f"a name of at most {MOST_KEY} characters", f"{len(key)} of them")
-
-
-def _check_types(path: str, pool: Pool) -> Iterator[Fault]:
-    wanted = "a type that needs no dedicated host (Leasehold launches no Mac machines)"
-    for index, offering in enumerate(pool.offerings):
-        if offering.require is None and _MAC.match(offering.instance_type):
-            yield Fault(f"{path}[{index}].type", wanted, show(offering.instance_type))

@@ -145,8 +145,7 @@ class Permissions:
     def look_at_prices(self) -> None:
         """Try the call that reads on-demand prices from AWS's price list, with one result."""
         with cloud_errors():
-            client = open_price_list(self._access, self._seconds, attempts=1)
-            client.get_products(ServiceCode=SERVICE, MaxResults=1)
+            open_price_list(self._access, self._seconds, attempts=1).get_products(ServiceCode=SERVICE, MaxResults=1)
 
     def look_at_queue(self, url: str) -> int:
         """Return approximately how many messages wait in the SQS queue with this URL."""

@@ -125,7 +125,6 @@ def freeze_request(
     if pool.ec2.names_offering:
         keys = keys[:1]
     target = {TAG_BATCH: order.batch} if order.batch else {TAG_SLOT: order.slot, TAG_LAUNCH: order.launch_id}
-    only = keys[0] if len(keys) == 1 else None
     launch = _Launch(
         order=order,
         token=client_token(f"batch-{order.batch}", 1)
@@ -140,7 +139,7 @@ def freeze_request(
             TAG_CLUSTER: cluster,
             TAG_POOL: order.pool,
             **target,
-            **_describe(only, order.cluster_id, order.highest),
+            **_describe(keys[0] if len(keys) == 1 else None, order.cluster_id, order.highest),
         },
     )
     return _freeze(launch, cluster)
@@ -220,8 +219,12 @@ def _look_up(name: str, key: str | None, rules: Rules) -> tuple[Pool, Offering |
     if key and offering is None:
         raise _refuse(name, "offerings", "the key of an offering of the pool", key)
     if is_source(pool.ec2.image):
-        wanted = "an image that was found (the next look-up is due within `recover_interval`)"
-        raise _refuse(name, "ec2.image", wanted, pool.ec2.image)
+        raise _refuse(
+            name,
+            "ec2.image",
+            "an image that was found (the next look-up is due within `recover_interval`)",
+            pool.ec2.image,
+        )
     return pool, offering
 
 
@@ -304,17 +307,31 @@ def _create_fleet(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]
     """
     ec2 = launch.pool.ec2
     if ec2.security_groups and made is None:
-        wanted = "none together with a launch_template (a fleet takes the template's security groups)"
-        raise _refuse(launch.order.pool, "ec2.security_groups", wanted, list(ec2.security_groups))
+        raise _refuse(
+            launch.order.pool,
+            "ec2.security_groups",
+            "none together with a launch_template (a fleet takes the template's security groups)",
+            list(ec2.security_groups),
+        )
     name = made or str(ec2.launch_template)
     template = {"LaunchTemplateId" if name.startswith("lt-") else "LaunchTemplateName": name}
     template["Version"] = "1" if made else str(ec2.launch_template_version)
     if launch.user_data is not None:
         template[_TEMPLATE_USER_DATA] = base64.b64encode(launch.user_data.encode()).decode()
+    # EC2 chooses among these overrides: one for each offering in each of its places.
+    image = {"ImageId": ec2.image} if ec2.image else {}
     parameters: dict[str, Any] = {
         "ClientToken": launch.token,
         "Type": "instant",
-        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": _overrides(launch, pairs)}],
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": template,
+                "Overrides": [
+                    {**dict(_common_parameters(launch.pool, offering)), **image, **_name_place(place)}
+                    for offering, place in pairs
+                ],
+            }
+        ],
         "TargetCapacitySpecification": {
             "TotalTargetCapacity": launch.order.count,
             "DefaultTargetCapacityType": launch.market,
@@ -348,20 +365,6 @@ def _keep_together(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place
     return {**options, "MinTargetCapacity": launch.order.count} if options else {}
 
 
-def _overrides(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]]) -> list[dict[str, Any]]:
-    """Return the overrides of CreateFleet, among which EC2 chooses: one for each offering in each of its places."""
-    image = {"ImageId": launch.pool.ec2.image} if launch.pool.ec2.image else {}
-    return [
-        {
-            **dict(_common_parameters(launch.pool, offering)),
-            **image,
-            **_name_place(place),
-        }
-        for offering, place in pairs
-    ]
-
-
 def _refuse(pool: str, key: str, wanted: str, got: object) -> CloudError:
-    path = f"config.pools.{pool}.{key}".removesuffix(".")
-    line = str(Fault(path, wanted, "nothing" if got is None else show(got)))
+    line = str(Fault(f"config.pools.{pool}.{key}".removesuffix("."), wanted, "nothing" if got is None else show(got)))
     return CloudError("misconfigured", "InvalidRules", line)

@@ -6,14 +6,12 @@ Source: qscheduler.
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from scheduler.model.accounts import NOTHING, Account
 from scheduler.model.command_schemas import AccountDocument, AccountNameDocument
 from scheduler.model.rules import Rules
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.operations.writers.quota import drop_account, note_account, put_account
+from scheduler.operations.writers.quota import drop_account, put_account
 
 
 def set_account(work: UnitOfWork, _rules: Rules, document: AccountDocument) -> Account:
@@ -27,10 +25,9 @@ def set_account(work: UnitOfWork, _rules: Rules, document: AccountDocument) -> A
 def reset_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument) -> Account:
     """Set the balance of a quota account to 0 at every level."""
     known = _find(work, document)
-    changed = msgspec.structs.replace(known, balance=NOTHING)
+    changed = work.change(known, balance=NOTHING)
     if changed != known:
-        work.put(changed)
-        note_account(work, "account_reset", known.id)
+        work.note("account_reset", {"account": known.id})
     return changed
 
 

@@ -51,28 +51,23 @@ Outcome = Answer | Exception
 def accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
     """Carry out these requests in as few transactions as possible. Return the outcome of each, in their order."""
     with PausedGC():
-        return _accept_gathered(ports, messages)
-
-
-def _accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
-    trusts_unsigned = ports.is_own_stack
-    checked = [
-        check_request(
-            each.verb, each.document, principal=each.principal, host=each.host, trusts_unsigned=trusts_unsigned
-        )
-        for each in messages
-    ]
-    outcomes: dict[int, Outcome] = {}
-    for stage in _stages(checked):
-        # Submissions lock the counter of insertions before any reservation, so they have a transaction of their own.
-        for is_submission in (True, False):
-            part = {index: each for index, each in stage.items() if (each.verb == "submit") == is_submission}
-            outcomes |= zip(part, _execute_together(ports, list(part.values())), strict=True)
-    found = [outcomes[index] if isinstance(each, Request) else each for index, each in enumerate(checked)]
-    for message, outcome in zip(messages, found, strict=True):
-        if isinstance(outcome, dict):
-            count_results(ports.meter, message.principal, outcome)
-    return found
+        checked = [
+            check_request(
+                each.verb, each.document, principal=each.principal, host=each.host, trusts_unsigned=ports.is_own_stack
+            )
+            for each in messages
+        ]
+        outcomes: dict[int, Outcome] = {}
+        for stage in _stages(checked):
+            # Submissions lock the counter of insertions before any reservation: they have a transaction of their own.
+            for is_submission in (True, False):
+                part = {index: each for index, each in stage.items() if (each.verb == "submit") == is_submission}
+                outcomes |= zip(part, _execute_together(ports, list(part.values())), strict=True)
+        found = [outcomes[index] if isinstance(each, Request) else each for index, each in enumerate(checked)]
+        for message, outcome in zip(messages, found, strict=True):
+            if isinstance(outcome, dict):
+                count_results(ports.meter, message.principal, outcome)
+        return found
 
 
 def _stages(checked: Iterable[Request | Answer]) -> Iterator[dict[int, Request]]:

@@ -171,8 +171,7 @@ def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> 
     role, name = ("unsigned", "") if principal is None else (principal.role, principal.name)
     for result, number in (("accepted", accepted), ("refused", len(results) - accepted)):
         if number:
-            labels = {"role": role, "principal": name, "result": result}
-            meter.count("leasehold_requests_total", labels, number)
+            meter.count("leasehold_requests_total", {"role": role, "principal": name, "result": result}, number)
 
 
 def check_request(
@@ -269,20 +268,18 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
         if is_submission:
             ports.admission.note(change_set.rows)
         # A host that registers may have been silent, so a tick runs even if only its `last_seen` changed.
-        is_kicking = change_set.is_change or any(each.verb == "register" for each in new)
-        announce(ports, change_set, kick=is_kicking)
+        announce(ports, change_set, kick=change_set.is_change or any(each.verb == "register" for each in new))
         # A check makes a launched machine ready whose agent has registered.
-        if booted := [each.id for each in change_set.slots.values() if _is_booted(each)]:
+        if booted := [
+            each.id
+            for each in change_set.slots.values()
+            if each.state in {"booting", "binding"} and each.machine is not None
+        ]:
             ports.dispatcher.send_checks(booted)
     repeated = [each for each in requests if each.id in known and known[each.id].principal == each.sender]
     _repeat(ports, [known[each.id].answer for each in repeated])  # promise: repeat-answered-again
     answers |= {each.id: _answer_again(each, known[each.id]) for each in requests if each.id in known}
     return [answers[each.id] for each in requests]
-
-
-def _is_booted(slot: Slot) -> bool:
-    """Return whether the agent of a launched machine has registered, and the slot is not ready yet."""
-    return slot.state in {"booting", "binding"} and slot.machine is not None
 
 
 def _hear_registered(ports: Ports, requests: Sequence[Request]) -> dict[str, float]:

@@ -204,10 +204,8 @@ def renew_lease(work: UnitOfWork, rules: Rules, current: Reservation) -> Reserva
     confirmed = current.confirmed_at
     if current.phase == "leased" and confirmed is None:
         confirmed = work.now
-    renewed = msgspec.structs.replace(
-        current, expires_at=expiry_when_renewed(current, rules, work.now), confirmed_at=confirmed
-    )
-    work.mark(renewed)
+    expires_at = expiry_when_renewed(current, rules, work.now)
+    renewed = work.mark(msgspec.structs.replace(current, expires_at=expires_at, confirmed_at=confirmed))
     note_confirmed(work, renewed)
     return renewed
 

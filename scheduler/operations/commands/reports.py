@@ -13,7 +13,6 @@ import msgspec
 from scheduler.model.accounts import FREE, level_of
 from scheduler.model.command_schemas import AbsentDocument, ConfirmDocument, IdleDocument
 from scheduler.model.decisions import Placement
-from scheduler.model.events import Event
 from scheduler.model.reservations import Component, Lease, Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -55,7 +54,14 @@ def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reserv
     if document.slot is None and current.phase == "pending":
         raise CommandRefused("slot", f"a slot that {current.id} is leased on", document.slot, "conflict")
     if document.slot is None or document.slot in slots:
-        return _confirm_there(work, rules, document, current, slots if document.slot is None else {document.slot})
+        there = slots if document.slot is None else {document.slot}
+        at = _find_instant(work, document, _known_since(current))
+        if at is None:
+            return current
+        confirmed = work.mark(msgspec.structs.replace(current, confirmed_at=at, unconfirmed=0))
+        note_confirmed(work, confirmed)
+        _hear_hosts(work, rules, there, at)
+        return confirmed
     return _confirm_elsewhere(work, rules, document, current, find_slot(work, document.slot))
 
 
@@ -69,19 +75,6 @@ def _find_instant(
         # A transaction reads its time before it waits for its locks, so the stored rows may be from a later time.
         return max(work.now, known_since)
     return document.as_of if document.as_of >= known_since else None
-
-
-def _confirm_there(
-    work: UnitOfWork, rules: Rules, document: ConfirmDocument, current: Reservation, slots: Iterable[str]
-) -> Reservation:
-    at = _find_instant(work, document, _known_since(current))
-    if at is None:
-        return current
-    confirmed = msgspec.structs.replace(current, confirmed_at=at, unconfirmed=0)
-    work.mark(confirmed)
-    note_confirmed(work, confirmed)
-    _hear_hosts(work, rules, slots, at)
-    return confirmed
 
 
 def _known_since(current: Reservation) -> float:
@@ -147,8 +140,7 @@ def _confirm_elsewhere(
     else:
         _move(work, current, work.slots[slot.id])
         _date_freed_slots(work, current.leases, at)
-    confirmed = msgspec.structs.replace(work.reservations[current.id], confirmed_at=at, unconfirmed=0)
-    work.put(confirmed)
+    confirmed = work.put(msgspec.structs.replace(work.reservations[current.id], confirmed_at=at, unconfirmed=0))
     note_confirmed(work, confirmed)
     _hear_hosts(work, rules, [slot.id], at)
     return confirmed
@@ -185,8 +177,7 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
     work.put(msgspec.structs.replace(current, leases=leases, token=token))
     work.free_slots(current)
     work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + 1))
-    detail: dict[str, Any] = {"from": left[0], "slots": [slot.id]}
-    work.add_event(Event(at=work.now, name=MOVED, cause=work.cause, reservation=current.id, detail=detail))
+    work.note(MOVED, {"from": left[0], "slots": [slot.id]}, reservation=current.id)
 
 
 def _date_freed_slots(work: UnitOfWork, leases: Iterable[Lease], at: float) -> None:
@@ -227,8 +218,7 @@ def _contradict(work: UnitOfWork, rules: Rules, other: Reservation, at: float) -
     if other.phase == "pending":
         drop_claims(work, other)
         return
-    waiting = return_to_queue(work, rules, other, CONTRADICTED)
-    work.put(msgspec.structs.replace(waiting, changed_at=at))
+    work.put(msgspec.structs.replace(return_to_queue(work, rules, other, CONTRADICTED), changed_at=at))
     _date_freed_slots(work, other.leases, at)
 
 
@@ -297,8 +287,7 @@ def _list_users(work: UnitOfWork, slot: Slot, *, claims: bool = True) -> list[Re
     """Return the reservations that have a lease on the slot, in order of submission. `claims`: also return the
     reservations that only have a claim on it.
     """
-    there = work.leases.list_on(slot).items()
-    owners = {owner for (owner, _), lease in there if claims or lease.state != "claimed"}
+    owners = {owner for (owner, _), lease in work.leases.list_on(slot).items() if claims or lease.state != "claimed"}
     return sorted((work.reservations[owner] for owner in owners), key=lambda row: row.sequence)
 
 

@@ -4,13 +4,13 @@ Each list in an answer has a greatest length. Where a list may be cut, the answe
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from scheduler.model.command_schemas import ApplyDocument
-from scheduler.model.decisions import Claim, Plan, describe_decision
+from scheduler.model.decisions import Claim, describe_decision
 from scheduler.model.principals import Principal, find_role_fault
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, read_document, show
@@ -22,7 +22,7 @@ from scheduler.operations.ports import Ports
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.rules.apply import Applied, RulesChangedError, write_rules
 from scheduler.operations.rules.history import describe_history
-from scheduler.operations.rules.preview import Rehearsal, rehearse_rules
+from scheduler.operations.rules.preview import rehearse_rules
 from scheduler.ports import StoredAnswer, Transaction
 
 RULES: Final = "rules"
@@ -42,21 +42,15 @@ def describe_rules(ports: Ports, principal: Principal | None, history: int) -> A
     principal it is missing, and `hidden` has the paths of the missing values.
     """
     stored = ports.store.load_rules()
-    document, hidden = stored.document, list[str]()
-    if principal is not None and principal.role != "operator":
-        document, hidden = _hide_user_data(document)
+    pools: Mapping[str, Any] = stored.document.get("pools", {})
+    shown, hidden = dict(pools), list[str]()
+    for name, pool in pools.items() if principal is not None and principal.role != "operator" else ():
+        if pool.get("ec2", {}).get(_HIDDEN) is not None:
+            shown[name] = pool | {"ec2": {key: value for key, value in pool["ec2"].items() if key != _HIDDEN}}
+            hidden.append(f"pools.{name}.ec2.{_HIDDEN}")
+    document = {**stored.document, **({"pools": shown} if shown else {})}
     versions = [_cut_lists(each, MOST_SHOWN) for each in describe_history(ports.store, history)] if history else []
     return {"version": stored.version, "document": document, "hidden": hidden, "history": versions}
-
-
-def _hide_user_data(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    found, pools = list[str](), dict[str, Any]()
-    for name, pool in document.get("pools", {}).items():
-        pools[name] = pool
-        if pool.get("ec2", {}).get(_HIDDEN) is not None:
-            pools[name] = pool | {"ec2": {key: value for key, value in pool["ec2"].items() if key != _HIDDEN}}
-            found.append(f"pools.{name}.ec2.{_HIDDEN}")
-    return {**document, **({"pools": pools} if pools else {})}, found
 
 
 def preview_request(ports: Ports, document: Mapping[str, Any]) -> Answer:
@@ -67,32 +61,14 @@ def preview_request(ports: Ports, document: Mapping[str, Any]) -> Answer:
     found = rehearse_rules(ports.store, document, prefix=RULES)
     preview = msgspec.to_builtins(found.preview)
     preview["launches"] = dict(list(preview["launches"].items())[:MOST_SHOWN])
-    return {**_cut_lists(preview, MOST_SHOWN), "takes_away": found.preview.takes_away, "next_tick": _compare(found)}
-
-
-def _compare(found: Rehearsal) -> dict[str, Any]:
-    plans = {"present": found.present, "proposed": found.proposed}
-    return {
-        **{name: [*_list_decisions(planned)] for name, planned in plans.items()},
-        "totals": {name: _count_decisions(planned) for name, planned in plans.items()},
-        "waiting": {
-            name: dict(Counter(code for code, _ in planned.waiting.reasons)) for name, planned in plans.items()
-        },
-    }
-
-
-def _list_decisions(planned: Plan) -> Iterator[dict[str, Any]]:
-    """Yield the first MOST_SHOWN decisions of a plan in the format in which `leasehold simulate` prints them. Claims
-    are omitted.
-    """
-    shown = (each for each in planned.decisions if not isinstance(each, Claim))
-    for decision, _ in zip(shown, range(MOST_SHOWN), strict=False):
-        yield _cut_lists(describe_decision(decision), MOST_INNER)
-
-
-def _count_decisions(planned: Plan) -> dict[str, int]:
-    kinds = Counter(type(each) for each in planned.decisions if not isinstance(each, Claim))
-    return {str(kind.__struct_config__.tag): count for kind, count in kinds.items()}
+    next_tick: dict[str, Any] = {"present": [], "proposed": [], "totals": {}, "waiting": {}}
+    for name, planned in (("present", found.present), ("proposed", found.proposed)):
+        # The decisions have the format in which `leasehold simulate` prints them. Claims are omitted.
+        made = [each for each in planned.decisions if not isinstance(each, Claim)]
+        next_tick[name] = [_cut_lists(describe_decision(each), MOST_INNER) for each in made[:MOST_SHOWN]]
+        next_tick["totals"][name] = dict(Counter(str(each.__struct_config__.tag) for each in made))
+        next_tick["waiting"][name] = dict(Counter(code for code, _ in planned.waiting.reasons))
+    return {**_cut_lists(preview, MOST_SHOWN), "takes_away": found.preview.takes_away, "next_tick": next_tick}
 
 
 def _cut_lists(table: Mapping[str, Any], most: int) -> dict[str, Any]:
@@ -115,20 +91,18 @@ def apply_request(ports: Ports, document: object, principal: Principal | None) -
     stored answer. The change is announced after the commit. A repeated request also requests a tick, in case the
     process ended before the announcement.
     """
-    forbidden = find_role_fault(principal, "apply")
     try:
-        answer = refuse([forbidden]) if forbidden else _apply_checked(ports, document, principal)
+        if forbidden := find_role_fault(principal, "apply"):
+            answer = refuse([forbidden])
+        else:
+            asked = read_document(ApplyDocument, document)
+            rules = _read(asked.rules)
+            check_requirements(ports.store, rules, RULES)
+            answer = _apply(ports, asked, rules, principal)
     except InvalidInputError as error:
         answer = refuse(error.faults)
     count_results(ports.meter, principal, answer)
     return answer
-
-
-def _apply_checked(ports: Ports, document: object, principal: Principal | None) -> Answer:
-    asked = read_document(ApplyDocument, document)
-    rules = _read(asked.rules)
-    check_requirements(ports.store, rules, RULES)
-    return _apply(ports, asked, rules, principal)
 
 
 def _read(document: Mapping[str, Any]) -> Rules:
@@ -160,7 +134,12 @@ def _apply(ports: Ports, asked: ApplyDocument, rules: Rules, principal: Principa
         if known is None:
             transaction.save_answers([StoredAnswer(asked.request, transaction.now(), answer, sender)])
     if known is not None:
-        return _repeat(ports, known, asked.request, sender)
+        # The process that carried the request out first may have ended before it requested a tick. The tick also
+        # publishes the rows that the view lacks.
+        if known.principal != sender:
+            return refuse([Fault("request", "an id that no other principal has used", show(asked.request), "conflict")])
+        ports.notifier.kick()
+        return known.answer
     if applied is not None:
         applied.announce(ports)
     return answer
@@ -187,16 +166,3 @@ def _write(
         wanted = f"the version of the rules in force, which is {error.version} now"
         return None, refuse([Fault("expected", wanted, show(asked.expected), "conflict")])
     return applied, {"ok": True, "version": applied.version, "changed": applied.changed}
-
-
-def _repeat(ports: Ports, known: StoredAnswer, request: str, sender: str | None) -> Answer:
-    """Return the stored answer to a repeated request, and request a tick. If another principal has sent the first
-    request, return a refusal. `sender`: name of the principal; None: the request was not signed.
-
-    The process that carried the request out first may have ended before it requested a tick; the tick also publishes
-    the rows that the view lacks.
-    """
-    if known.principal != sender:
-        return refuse([Fault("request", "an id that no other principal has used", show(request), "conflict")])
-    ports.notifier.kick()
-    return known.answer

@@ -140,8 +140,7 @@ def start(work: UnitOfWork, rules: Rules, document: ExecutionDocument) -> Reserv
     current, known = _find_taken(work, document)
     if known.state == "taken":
         work.transaction.save_executions([msgspec.structs.replace(known, state="started", started_at=work.now)])
-    lease = _find_present(work, current, document)
-    if lease is None or known.state == "ended":
+    if _find_present(work, current, document) is None or known.state == "ended":
         return current
     if current.run is not None and current.run.state == "waiting":
         current = work.change(current, run=RunState("running"))
@@ -153,8 +152,7 @@ def note_output(work: UnitOfWork, _rules: Rules, document: OutputDocument) -> Re
     _check_sender(work, document)
     current, known = _find_taken(work, document)
     if known.state != "ended" and document.bytes >= known.bytes:
-        changed = msgspec.structs.replace(known, tail=document.tail, bytes=document.bytes)
-        work.transaction.save_executions([changed])
+        work.transaction.save_executions([msgspec.structs.replace(known, tail=document.tail, bytes=document.bytes)])
     return current
 
 
@@ -173,8 +171,7 @@ def finish(work: UnitOfWork, rules: Rules, document: ExitedDocument) -> Reservat
     changes: dict[str, Any] = {"error": document.error, **outcome._asdict()}
     if document.bytes >= known.bytes:
         changes |= {"tail": document.tail, "bytes": document.bytes}
-    ended = msgspec.structs.replace(known, state="ended", ended_at=work.now, **changes)
-    work.transaction.save_executions([ended])
+    work.transaction.save_executions([msgspec.structs.replace(known, state="ended", ended_at=work.now, **changes)])
     work.outcomes.append(outcome)
     lease = _find_present(work, current, document)
     if lease is not None:
@@ -193,10 +190,26 @@ def _settle(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, 
     """Change the reservation after a command has ended on `lease`, which it still holds."""
     on_exit = json.loads(work.transaction.load_commands([current.id])[current.id])["on_exit"]
     if outcome.why in {"revoked", "limit"} and lease.state == "revoking":
-        return _return_revoked(work, rules, current, lease, outcome)
+        if lease.kind == "elastic":
+            return give_back(work, rules, current, [lease])
+        # The leases of a gang are given back when the last one of its commands has ended: until then the others use
+        # their slots. A reservation at its limit has ended then.
+        if current.phase != "revoking" or any(each.state != "ended" for each in _list_present(work, current)):
+            return current
+        if is_at_limit(current):
+            return end_reservation(work, rules, current, "expired", LIMIT, run=_describe("ended", outcome))
+        return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     if outcome.why in {"lost", "fenced", "revoked"}:
         # A host that has lost the contact, or ended a command too early, still has the lease: nothing would run on it.
-        return _lose(work, rules, current, lease, outcome)
+        # A command that ended without an outcome is an interruption: `on_interruption` decides, not the restart
+        # policy.
+        if lease.kind == "elastic":
+            return end_instances(work, rules, current, [lease], LOST, clean=False)
+        if current.request.on_interruption == "requeue":
+            return return_to_queue(work, rules, current, LOST, interruptions=current.interruptions + 1)
+        return end_reservation(
+            work, rules, current, "failed", LOST, clean=False, failed_at=work.now, run=_describe("ended", outcome)
+        )
     note_confirmed(work, current)
     if is_success(outcome, on_exit):
         return _succeed(work, rules, current, lease, outcome)
@@ -204,9 +217,9 @@ def _settle(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, 
         died = [lease.component] if lease.state == "held" else []
         current = count_restarts(current, died) if died else current
         return end_instances(work, rules, current, [lease], outcome.why, clean=False)
-    run = _describe("ended", outcome)
-    details = describe_outcome(outcome)
-    return end_failed(work, rules, current, outcome.why, [lease.component], details, run=run)
+    return end_failed(
+        work, rules, current, outcome.why, [lease.component], describe_outcome(outcome), run=_describe("ended", outcome)
+    )
 
 
 def _succeed(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, outcome: Outcome) -> Reservation:
@@ -223,34 +236,6 @@ def _succeed(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease,
     first_run = current.run if current.run is not None and current.run.why is not None else _describe("ended", outcome)
     run = msgspec.structs.replace(first_run, state="ended")
     return end_reservation(work, rules, current, "released", None, run=run, details=describe_outcome(outcome))
-
-
-def _return_revoked(
-    work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, outcome: Outcome
-) -> Reservation:
-    """Give revoked leases back. The leases of a gang are given back when the last one of its commands has ended: until
-    then the others use their slots. A reservation at its limit has ended then.
-    """
-    if lease.kind == "elastic":
-        return give_back(work, rules, current, [lease])
-    if current.phase != "revoking" or any(each.state != "ended" for each in _list_present(work, current)):
-        return current
-    if is_at_limit(current):
-        return end_reservation(work, rules, current, "expired", LIMIT, run=_describe("ended", outcome))
-    return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
-
-
-def _lose(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, outcome: Outcome) -> Reservation:
-    """Treat the end of a command without an outcome as an interruption: `on_interruption` decides, not the restart
-    policy.
-    """
-    if lease.kind == "elastic":
-        return end_instances(work, rules, current, [lease], LOST, clean=False)
-    if current.request.on_interruption == "requeue":
-        interruptions = current.interruptions + 1
-        return return_to_queue(work, rules, current, LOST, interruptions=interruptions)
-    run = _describe("ended", outcome)
-    return end_reservation(work, rules, current, "failed", LOST, clean=False, failed_at=work.now, run=run)
 
 
 def _check_sender(work: UnitOfWork, document: ExecutionDocument) -> None:
@@ -314,8 +299,7 @@ def _find_taken(work: UnitOfWork, document: ExecutionDocument) -> tuple[Reservat
     current = _find_with_run(work, document)
     known = _find_execution(work, document)
     if known is None or (known.slot, known.machine) != (document.slot, document.machine):
-        wanted = f"a command that {document.slot} has taken"
-        raise CommandRefused("token", wanted, document.token, "unknown")
+        raise CommandRefused("token", f"a command that {document.slot} has taken", document.token, "unknown")
     return current, known
 
 
@@ -345,8 +329,7 @@ def copy_submission(ports: Ports, document: RerunDocument, principal: Principal 
     forbidden = forbidden or find_run_fault(principal, trusts_unsigned=ports.is_own_stack)  # promise: right-to-rerun
     if forbidden is not None:
         raise CommandRefused.of(forbidden)
-    asked = msgspec.to_builtins(row.request)
-    fields = {name: value for name, value in asked.items() if value is not None}
+    fields = {name: value for name, value in msgspec.to_builtins(row.request).items() if value is not None}
     try:
         return read_document(
             ReservationDocument, {**fields, "id": document.id, "priority": row.priority, "run": command}

@@ -12,7 +12,6 @@ import msgspec
 
 from scheduler.model.command_schemas import HostDocument, RegisterDocument, SlotDocument
 from scheduler.model.decisions import SlotReason
-from scheduler.model.events import Event
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -61,8 +60,7 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
     if slot.state == "ready":
         slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
     elif slot.state in IN_FLIGHT | ({"stopped"} if by == "operator" else set()) and slot.drain_reason is None:
-        slot = msgspec.structs.replace(slot, drain_reason=reason)
-        work.put(slot)
+        return work.change(slot, drain_reason=reason)
     return slot
 
 
@@ -76,10 +74,9 @@ def interrupt(work: UnitOfWork, name: str, gone_at: float, refusal: str = "") ->
     is_news = slot.interrupted_by is None or gone_at < slot.interrupted_by
     if is_news and slot.state in IN_FLIGHT | HOLDING:
         began_at = work.now if slot.interrupted_at is None else slot.interrupted_at
-        slot = msgspec.structs.replace(slot, interrupted_at=began_at, interrupted_by=gone_at)
-        work.put(slot)
-        detail: dict[str, Any] = {"epoch": slot.epoch, "gone_at": gone_at} | ({"refusal": refusal} if refusal else {})
-        work.add_event(Event(at=work.now, name=INTERRUPTED, cause="cloud", slot=name, detail=detail))
+        slot = work.change(slot, interrupted_at=began_at, interrupted_by=gone_at)
+        why = {"refusal": refusal} if refusal else {}
+        work.note(INTERRUPTED, {"epoch": slot.epoch, "gone_at": gone_at, **why}, cause="cloud", slot=name)
     return slot
 
 
@@ -108,8 +105,8 @@ def maintain(work: UnitOfWork, rules: Rules, name: str, code: str, begins_at: fl
         return slot
     drained = start_draining(work, slot, "maintenance", "cloud")
     if drained != slot:
-        detail: dict[str, Any] = {"epoch": slot.epoch, "code": code, "begins_at": begins_at}
-        work.add_event(Event(at=work.now, name=MAINTENANCE, cause="cloud", slot=name, detail=detail))
+        detail = {"epoch": slot.epoch, "code": code, "begins_at": begins_at}
+        work.note(MAINTENANCE, detail, cause="cloud", slot=name)
     return drained
 
 
@@ -125,9 +122,7 @@ def lose(work: UnitOfWork, name: str) -> Slot:
 
 def hear(work: UnitOfWork, name: str) -> Slot:
     """Record a heartbeat of a static host: `last_seen` of its slot becomes the present cluster time."""
-    slot = msgspec.structs.replace(find_slot(work, name), last_seen=work.now)
-    work.mark(slot)
-    return slot
+    return work.mark(msgspec.structs.replace(find_slot(work, name), last_seen=work.now))
 
 
 SLOT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
@@ -175,7 +170,19 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
             id=document.slot, pool=document.pool, since=work.now, epoch=work.leases.last_epoch(document.slot)
         )
         current = msgspec.structs.replace(current, heartbeat=int(work.now * 1000))
-    _check_identity(work, current, document)
+    fault = None
+    if current.pool != document.pool:
+        fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
+    elif current.machine not in {None, document.machine}:  # promise: same-machine
+        fault = CommandRefused(
+            "machine",
+            f"the machine that {current.id} belongs to (an operator can remove the slot)",
+            document.machine,
+            "conflict",
+        )
+    if fault is not None:
+        _note_refusal(work, current, document)
+        raise fault
     if current.machine is not None and current.state in HOLDING and current.run != document.run:
         _check_run(work, current, document, LIVE_BEATS * find_beat(pool.offline_timeout))
     fields: dict[str, Any] = {
@@ -188,15 +195,10 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
     }
     if current.state == "empty":
         # Leases from before the host's absence are not on it now, so a new epoch begins.
-        epoch = current.epoch + 1
-        return work.move_slot(current, "ready", cause="cloud", epoch=epoch, idle_since=work.now, **fields)
+        return work.move_slot(current, "ready", cause="cloud", epoch=current.epoch + 1, idle_since=work.now, **fields)
     heard = msgspec.structs.replace(current, last_seen=work.now)
     changed = msgspec.structs.replace(current, **fields)
-    if changed == heard:
-        work.mark(heard)
-    else:
-        work.put(changed)
-    return changed
+    return work.mark(heard) if changed == heard else work.put(changed)
 
 
 def _register_launched(work: UnitOfWork, pool: Pool, current: Slot | None, document: RegisterDocument) -> Slot:
@@ -211,28 +213,7 @@ def _register_launched(work: UnitOfWork, pool: Pool, current: Slot | None, docum
         current = msgspec.structs.replace(current, heartbeat=int(work.now * 1000))
     elif current.run != document.run:
         _check_run(work, current, document, LIVE_BEATS * find_beat(pool.offline_timeout))
-    registered = msgspec.structs.replace(current, machine=document.machine, run=document.run, last_seen=work.now)
-    work.put(registered)
-    return registered
-
-
-def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument) -> None:
-    """Raise CommandRefused, after recording an event, if a host registers under a slot that belongs to another machine
-    or another pool.
-    """
-    fault = None
-    if current.pool != document.pool:
-        fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
-    elif current.machine not in {None, document.machine}:  # promise: same-machine
-        fault = CommandRefused(
-            "machine",
-            f"the machine that {current.id} belongs to (an operator can remove the slot)",
-            document.machine,
-            "conflict",
-        )
-    if fault is not None:
-        _note_refusal(work, current, document)
-        raise fault
+    return work.put(msgspec.structs.replace(current, machine=document.machine, run=document.run, last_seen=work.now))
 
 
 def _check_run(work: UnitOfWork, current: Slot, document: RegisterDocument, live_seconds: float) -> None:
@@ -260,15 +241,7 @@ def _check_run(work: UnitOfWork, current: Slot, document: RegisterDocument, live
 def _note_refusal(
     work: UnitOfWork, current: Slot, document: RegisterDocument, detail: Mapping[str, str] | None = None
 ) -> None:
-    work.add_event(
-        Event(
-            at=work.now,
-            name=REGISTER_REFUSED,
-            cause=work.cause,
-            slot=current.id,
-            detail={"pool": document.pool, "machine": document.machine, **(detail or {})},
-        )
-    )
+    work.note(REGISTER_REFUSED, {"pool": document.pool, "machine": document.machine, **(detail or {})}, slot=current.id)
 
 
 def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
@@ -304,7 +277,7 @@ def remove(work: UnitOfWork, rules: Rules, document: SlotDocument) -> Slot:
     if (slot.machine is None) if pool is None else pool.is_elastic:
         raise CommandRefused("slot", "a slot of a static pool", document.slot, "conflict")
     work.delete(slot)
-    work.add_event(Event(at=work.now, name="slot_removed", cause=work.cause, slot=slot.id))
+    work.note("slot_removed", slot=slot.id)
     return msgspec.structs.replace(slot, state="empty")
 
 

@@ -212,8 +212,7 @@ def _answer_all(
     """
     for index, item in enumerate(submission.items):
         if not isinstance(item, ReservationDocument) or item.id in refused:
-            fault = refused[item.id] if isinstance(item, ReservationDocument) else item
-            results.append(refuse_item(fault, index))
+            results.append(refuse_item(refused[item.id] if isinstance(item, ReservationDocument) else item, index))
             continue
         row = present[item.id]
         if item.id not in new and not owns(submission.principal, row):

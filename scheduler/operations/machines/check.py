@@ -23,7 +23,7 @@ from scheduler.operations.machines.holds import forget_holds, note_refusal
 from scheduler.operations.machines.launch import describe_machine, is_put_off
 from scheduler.operations.machines.terminate import list_spared
 from scheduler.operations.machines.work import BATCH, count_room, is_lost, name_check
-from scheduler.operations.ports import Ports, announce, send_callbacks
+from scheduler.operations.ports import Ports, announce, cloud_work, send_callbacks
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
 from scheduler.ports import Category, Refusal, RefusedMessage, Scope, StoreUnavailableError, Waiting, Work
@@ -75,9 +75,8 @@ def _check(ports: Ports, slot_ids: Sequence[str]) -> int:
     failing = {slot.id for slot, (_, fails) in zip(slots, probed, strict=True) if fails}
     answered = [slot for slot in slots if slot.instance_id in machines and slot.id not in failing]
     ports.meter.note_probes([slot.id for slot in answered if slot.state in WITH_MACHINE], ports.store.now())
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        work.slots = transaction.load_slots([slot.id for slot in slots])
+    with cloud_work(ports) as work:
+        work.slots = work.transaction.load_slots([slot.id for slot in slots])
         before = dict(work.slots)
         for seen in slots:
             current = before.get(seen.id)
@@ -157,8 +156,7 @@ def _note_extras(work: UnitOfWork, rules: Rules, extras: StoredMarket, name: str
     volume = (pool.ec2.volume_gib or 0) * find_price(VOLUME)
     if "machine" in find_drift(slot, pool.launch_digest):  # its volume may have the size of earlier rules
         volume = slot.meter.volume
-    address = find_price(ADDRESS) if "public" in machine.addresses else 0.0
-    work.note_prices(slot, volume=volume, address=address)
+    work.note_prices(slot, volume=volume, address=find_price(ADDRESS) if "public" in machine.addresses else 0.0)
 
 
 def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, *, serves: bool) -> None:
@@ -166,7 +164,14 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
     machine. `serves`: whether the probe of the machine succeeded.
     """
     if machine is None:
-        _mirror_missing(work, rules, slot)
+        # The cloud may not list a machine yet that was launched a moment ago. The termination of a slot that is
+        # `terminating` may not have reached its machine.
+        missed = slot.missed + 1
+        born = slot.since if slot.last_seen is None else slot.last_seen
+        if work.now - born >= YOUNG_SECONDS and missed >= MOST_MISSES:
+            _mirror_gone(work, rules, slot)
+        else:
+            work.put(msgspec.structs.replace(slot, missed=missed))
         return
     if _mirror_end(work, rules, slot, machine):
         return
@@ -174,10 +179,12 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
         _mirror_power(work, slot, machine)
         return
     if slot.power == "start" and machine.state in {"pending", "running"}:
-        slot = msgspec.structs.replace(slot, power=None)
-        work.put(slot)
+        slot = work.change(slot, power=None)
     pool = rules.pools.get(slot.pool)
-    slot = _mirror_late_address(work, slot, machine, pool)
+    # EC2 may return the address of a machine later than the state `running`.
+    is_late = slot.address is None and slot.state != "booting" and machine.state == "running"
+    if is_late and (address := describe_machine(machine, pool)["address"]) is not None:
+        slot = work.change(slot, address=address)
     if machine.state == "running" and slot.state == "booting":
         slot = work.move_slot(slot, "binding", missed=0, **_whereabouts(machine, pool))
     if serves and slot.state == "binding":
@@ -255,8 +262,7 @@ def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
     if slot.state == "stopped" and is_stopped:
         if slot.power is not None:
             work.put(msgspec.structs.replace(slot, power=None, attempts=0, not_before=0.0, missed=0))
-            detail: dict[str, Any] = {"epoch": slot.epoch}
-            work.add_event(Event(at=work.now, name=STOP_DONE, cause="cloud", slot=slot.id, detail=detail))
+            work.note(STOP_DONE, {"epoch": slot.epoch}, cause="cloud", slot=slot.id)
         elif slot.missed:
             work.put(msgspec.structs.replace(slot, missed=0))
         return
@@ -271,18 +277,8 @@ def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
         work.put(msgspec.structs.replace(slot, power="stop", attempts=0, not_before=0.0, sent_at=0.0, missed=0))
 
 
-def _mirror_late_address(work: UnitOfWork, slot: Slot, machine: Machine, pool: Pool | None) -> Slot:
-    """Return the slot with the address of its machine, which EC2 may return later than the state `running`."""
-    is_late = slot.address is None and slot.state != "booting" and machine.state == "running"
-    if is_late and (address := describe_machine(machine, pool)["address"]) is not None:
-        slot = msgspec.structs.replace(slot, address=address)
-        work.put(slot)
-    return slot
-
-
 def _whereabouts(machine: Machine, pool: Pool | None) -> dict[str, Any]:
-    found = describe_machine(machine, pool)
-    return {key: value for key, value in found.items() if key != "instance_id"}
+    return {key: value for key, value in describe_machine(machine, pool).items() if key != "instance_id"}
 
 
 def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None = None) -> None:
@@ -297,22 +293,6 @@ def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | 
         work.note_taken_back(slot)
     changes: dict[str, Any] = {"refusal": reason} if reason else {}
     work.move_slot(slot, "empty", reason="gone", **changes)  # promise: empty-confirmed
-
-
-def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """Handle a slot whose machine the cloud does not list: add 1 to the number of such checks in a row (`missed`).
-    Treat the machine as gone if `missed` reaches MOST_MISSES and the slot's `last_seen` is at least YOUNG_SECONDS ago.
-    Without `last_seen`, the begin of the slot's state counts.
-
-    The cloud may not yet list a machine that was launched a moment ago. The same rule holds for slots in the state
-    `terminating`, because the termination may not have reached their machines.
-    """
-    missed = slot.missed + 1
-    born = slot.since if slot.last_seen is None else slot.last_seen
-    if work.now - born >= YOUNG_SECONDS and missed >= MOST_MISSES:
-        _mirror_gone(work, rules, slot)
-    else:
-        work.put(msgspec.structs.replace(slot, missed=missed))
 
 
 RESEND_SECONDS = 10.0

@@ -17,7 +17,7 @@ from scheduler.model.transitions import SlotState
 from scheduler.operations.commands.slot_commands import interrupt, maintain, rebalance
 from scheduler.operations.machines.check import send_checks
 from scheduler.operations.machines.work import BATCH
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, Message, Notice, NoticeFeed
 
@@ -211,9 +211,8 @@ def _handle(ports: Ports, meant: Sequence[_Meant]) -> int:
     if not meant:
         return 0
     rules = ports.rules()
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        work.slots = transaction.load_slots({each.slot for each in meant})
+    with cloud_work(ports) as work:
+        work.slots = work.transaction.load_slots({each.slot for each in meant})
         counted = [(work.slots[each.slot].pool, each.notice.kind) for each in meant if _write(work, rules, each)]
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.is_change)

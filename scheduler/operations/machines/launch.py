@@ -40,7 +40,7 @@ from scheduler.operations.machines.unbound import (
     load_prices,
 )
 from scheduler.operations.machines.work import check_soon
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import describe_choice
@@ -214,9 +214,8 @@ def _freeze(
     if the rules lack something that the request needs.
     """
     cluster = ports.store.read_cluster()
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        slots = [slot for slot in transaction.load_slots(names).values() if _is_of(slot, name)]
+    with cloud_work(ports) as work:
+        slots = [slot for slot in work.transaction.load_slots(names).values() if _is_of(slot, name)]
         slots.sort(key=lambda slot: slot_order(slot.id))
         wanting = [slot for slot in slots if _wants_machine(slot, name)]
         stored = next((slot for slot in slots if slot.launch_request is not None), None)
@@ -236,13 +235,13 @@ def _freeze(
             }
         frozen = msgspec.structs.replace(first, launch_request=request, attempts=first.attempts + 1)
         if pool is None or stored is not None:
-            transaction.save([frozen])
+            work.transaction.save([frozen])
             return frozen
         # The rules may have changed since the launches were decided; the request has the present ones.
         digest = {"launch_digest": pool.launch_digest}
         frozen = msgspec.structs.replace(frozen, **digest)
         others = (slot for slot in wanting if slot.id != first.id and slot.launch_digest != pool.launch_digest)
-        transaction.save([frozen, *(msgspec.structs.replace(slot, **digest) for slot in others)])
+        work.transaction.save([frozen, *(msgspec.structs.replace(slot, **digest) for slot in others)])
         return frozen
 
 
@@ -373,8 +372,7 @@ def settle(ports: Ports, rules: Rules, first: Slot, answer: LaunchAnswer) -> str
 
 
 def _count(ports: Ports, pool: str, offering: str | None, result: str, count: int = 1) -> None:
-    labels = {"pool": pool, "offering": offering or "", "result": result}
-    ports.meter.count("leasehold_launches_total", labels, count)
+    ports.meter.count("leasehold_launches_total", {"pool": pool, "offering": offering or "", "result": result}, count)
 
 
 def is_partial(first: Slot, answer: LaunchAnswer) -> bool:
@@ -391,9 +389,8 @@ def _record(
     """
     request, asked_slots = asked.launch_request or {}, _list_asked(asked)
     name = request.get(BATCH) or asked.launch_id or ""
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        work.slots = transaction.load_slots(asked_slots)
+    with cloud_work(ports) as work:
+        work.slots = work.transaction.load_slots(asked_slots)
         slots = [work.slots[each] for each in asked_slots if each in work.slots]
         first, pool = _find_open(slots, name), rules.pools.get(asked.pool)
         wanting = [] if first is None else [slot for slot in slots if _wants_machine(slot, name)]
@@ -539,8 +536,7 @@ def search_made(
     try:
         found = search()  # promise: made-machines-searched
     except CloudError as failed:
-        unclear = CloudError("transient", failed.code, failed.message)
-        return [], unclear if attempts < most else error
+        return [], CloudError("transient", failed.code, failed.message) if attempts < most else error
     return sorted(found, key=lambda machine: machine.state in {"stopping", "stopped"}), error
 
 
@@ -552,9 +548,8 @@ def _settle_error(ports: Ports, rules: Rules, name: str, names: Sequence[str], e
     After an unclear outcome the same request is sent again, at most `most` times. If the slots were given up during an
     attempt without a clear answer, launches of the offering are paused: else the tick would launch it again at once.
     """
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        work.slots = transaction.load_slots(names)
+    with cloud_work(ports) as work:
+        work.slots = work.transaction.load_slots(names)
         slots = [work.slots[each] for each in names if each in work.slots and _is_of(work.slots[each], name)]
         wanting = [slot for slot in slots if _wants_machine(slot, name)]
         first = _find_open(slots, name) or next(iter(wanting), None)

@@ -17,10 +17,9 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.holds import MOST_DELAY, forget_holds, note_refusal, read_refusal
 from scheduler.operations.machines.launch import is_put_off
-from scheduler.operations.machines.work import STOP_REFUSED, Refused, check_soon, put_off
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.machines.work import STOP_REFUSED, Refused, check_soon, lock_meant, put_off
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.operations.retry import repeated_if_overtaken
-from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import UNHEARD, Category, CloudError
 
 _GIVEN_UP: Final[frozenset[Category]] = frozenset({"misconfigured", "state"})
@@ -113,14 +112,9 @@ def _return(ports: Ports, rules: Rules, slots: Sequence[Slot], refused: Refused)
     """
     if not refused:
         return
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        meant = {slot.id: slot for slot in slots if slot.id in refused}
-        work.slots = transaction.load_slots(meant)
-        for name, current in list(work.slots.items()):
-            if not _is_meant(current, meant[name]):
-                continue
-            error, pool = refused[name], rules.pools.get(current.pool)
+    with cloud_work(ports) as work:
+        for current in lock_meant(work, [slot for slot in slots if slot.id in refused], _is_meant):
+            error, pool = refused[current.id], rules.pools.get(current.pool)
             reason = f"{error.category}: {error.code}"
             changes: dict[str, Any] = {"power": None, "launched_for": None, "attempts": 0}
             work.move_slot(current, "stopped", reason=reason, refusal=error.answer, **changes)
@@ -182,19 +176,16 @@ def _note_called(ports: Ports, slots: Sequence[Slot]) -> None:
     """
     if not slots:
         return
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        meant = {slot.id: slot for slot in slots}
-        for name, current in transaction.load_slots(meant).items():
-            if _is_meant(current, meant[name]):
-                attempts = current.attempts + 1
-                called = msgspec.structs.replace(current, not_before=work.now + MOST_DELAY, attempts=attempts)
-                if current.refusal is None:
-                    work.mark(called)
-                else:
-                    work.put(msgspec.structs.replace(called, refusal=None))
-                if current.power == "start":
-                    forget_holds(work, ports.rules(), [current])
+    with cloud_work(ports) as work:
+        for current in lock_meant(work, slots, _is_meant):
+            attempts = current.attempts + 1
+            called = msgspec.structs.replace(current, not_before=work.now + MOST_DELAY, attempts=attempts)
+            if current.refusal is None:
+                work.mark(called)
+            else:
+                work.put(msgspec.structs.replace(called, refusal=None))
+            if current.power == "start":
+                forget_holds(work, ports.rules(), [current])
         change_set = work.flush()
     announce(ports, change_set, kick=False)
     check_soon(ports, [slot.id for slot in slots])
@@ -207,15 +198,12 @@ def _give_up(ports: Ports, slots: Sequence[Slot], refused: Refused, what: str) -
     """
     if not refused:
         return
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        meant = {slot.id: slot for slot in slots if slot.id in refused}
-        for name, current in transaction.load_slots(meant).items():
-            if _is_meant(current, meant[name]):
-                ready = msgspec.structs.replace(current, attempts=0, not_before=work.now, sent_at=work.now)
-                reason = f"cannot be {what}: {refused[name].code}"
-                changes: dict[str, Any] = {"drain_reason": "unhealthy", "power": None, "refusal": None}
-                work.move_slot(ready, "terminating", reason=reason, **changes)
+    with cloud_work(ports) as work:
+        for current in lock_meant(work, [slot for slot in slots if slot.id in refused], _is_meant):
+            ready = msgspec.structs.replace(current, attempts=0, not_before=work.now, sent_at=work.now)
+            reason = f"cannot be {what}: {refused[current.id].code}"
+            changes: dict[str, Any] = {"drain_reason": "unhealthy", "power": None, "refusal": None}
+            work.move_slot(ready, "terminating", reason=reason, **changes)
         change_set = work.flush()
     announce(ports, change_set, kick=True)
 

@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any
 
 import msgspec
 
-from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.pools import Pool, slot_ids
+from scheduler.model.pools import slot_ids
 from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
@@ -34,7 +32,7 @@ from scheduler.operations.machines.unbound import (
     make_hold,
 )
 from scheduler.operations.membership import jump_above_tags, refuse_foreign_machines, split_foreign
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_configured
 from scheduler.ports import CloudError, ForeignMachineError, LaunchAnswer
@@ -99,7 +97,33 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
     jump_above_tags(ports, ours, row, has_twin=twin is not None)
     if twin is not None:
         ours = leave_to_twin(ours, slots)  # promise: twin-spared
-    reconciled = _reconcile_ours(ports, ours, slots, row.identity, orphan_seconds)
+    rules = ports.rules()
+    # Older versions launched machines without a tag for the cluster's identity. Such a machine counts as this
+    # cluster's, and is tagged now if the permission to tag is there.
+    launches = {slot.launch_id for slot in slots if slot.launch_id}
+    unnamed = [each.id for each in ours if each.cluster_id is None and each.launch_id in launches]
+    if unnamed:
+        with suppress(CloudError):
+            ports.fleet.claim(unnamed, row.identity)
+    found, accounts = _sort(ours, slots), find_accounts(slots)
+    for slot, machine in found.lost:
+        settle(ports, rules, slot, LaunchAnswer(machines=(machine,)))
+    # Listing all machines takes a while. If a machine ended meanwhile and its slot became empty, the slot must not
+    # adopt the machine again.
+    described = ports.fleet.describe([machine.id for machine in found.strangers]) if found.strangers else {}
+    seen_again = (described.get(machine.id, machine) for machine in found.strangers)
+    strangers = [machine for machine in seen_again if machine.state != "terminated"]
+    left = _adopt(ports, rules, strangers, found.extra, accounts, orphan_seconds)
+    refused = end_unbound(ports, rules, left.orphans, accounts)
+    refused += end_unbound(ports, rules, left.repeated, accounts, is_repeated=True)
+    reconciled = Reconciled(
+        settled=len(found.lost),
+        adopted=left.adopted,
+        ended=len(left.orphans) + len(left.repeated) - refused,
+        refused=refused,
+        strangers=left.strangers,
+        trials=left.trials,
+    )
     refuse_foreign_machines(foreign, row.identity)
     if twin is not None:
         raise ForeignMachineError(
@@ -109,34 +133,6 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
             " of this database, give each of the two an aws.cluster of its own"
         )
     return reconciled
-
-
-def _reconcile_ours(
-    ports: Ports, machines: Sequence[Machine], slots: Sequence[Slot], identity: str, orphan_seconds: float
-) -> Reconciled:
-    rules = ports.rules()
-    # Older versions launched machines without a tag for the cluster's identity. Such a machine counts as this
-    # cluster's, and is tagged now if the permission to tag is there.
-    launches = {slot.launch_id for slot in slots if slot.launch_id}
-    unnamed = [each.id for each in machines if each.cluster_id is None and each.launch_id in launches]
-    if unnamed:
-        with suppress(CloudError):
-            ports.fleet.claim(unnamed, identity)
-    found, accounts = _sort(machines, slots), find_accounts(slots)
-    for slot, machine in found.lost:
-        settle(ports, rules, slot, LaunchAnswer(machines=(machine,)))
-    present = _look_again(ports, found.strangers)
-    left = _adopt(ports, rules, present, found.extra, accounts, orphan_seconds)
-    refused = end_unbound(ports, rules, left.orphans, accounts)
-    refused += end_unbound(ports, rules, left.repeated, accounts, is_repeated=True)
-    return Reconciled(
-        settled=len(found.lost),
-        adopted=left.adopted,
-        ended=len(left.orphans) + len(left.repeated) - refused,
-        refused=refused,
-        strangers=left.strangers,
-        trials=left.trials,
-    )
 
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
@@ -170,17 +166,6 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     return found
 
 
-def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
-    """Ask EC2 again about these machines without a slot, and return the machines that are not gone.
-
-    Listing all machines takes a while. If a machine ended meanwhile and its slot became empty, the slot must not adopt
-    the machine again.
-    """
-    present = ports.fleet.describe([machine.id for machine in strangers]) if strangers else {}
-    found = (present.get(machine.id, machine) for machine in strangers)
-    return [machine for machine in found if machine.state != "terminated"]
-
-
 class _Left(msgspec.Struct):
     """What remains after the adoption: `adopted` and `strangers` are numbers of machines. `orphans`: the machines that
     are terminated now. `repeated`: those that EC2 refused to terminate before, and that are tried again now.
@@ -207,12 +192,11 @@ def _adopt(
     machines of launches, which no slot adopts.
     """
     market = load_prices(ports, rules, [*strangers, *extra])
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
+    with cloud_work(ports) as work:
         named = {machine.slot for machine in strangers if machine.slot}
         of_batches = Counter(machine.pool for machine in strangers if machine.batch and machine.pool)
         empty = ports.store.find_slots(states=["empty"], pools=sorted(of_batches)) if of_batches else []
-        work.slots = transaction.load_slots(sorted({*named, *(slot.id for slot in empty)}))
+        work.slots = work.transaction.load_slots(sorted({*named, *(slot.id for slot in empty)}))
         # Read after the empty slots were locked: another process may have put such a machine on one of them.
         placed = ports.store.find_slots_of_machines([machine.id for machine in strangers]) if of_batches else []
         wanted = (
@@ -227,9 +211,16 @@ def _adopt(
         orphans, repeated = _list_due(left, holds, begins, work.now)
         for machine in orphans:
             if machine.state != "stopping" and machine not in extra:
-                detail: dict[str, Any] = {"instance": machine.id, "pool": machine.pool, "slot": machine.slot}
-                detail["launch"] = machine.launch_id
-                work.add_event(Event(at=work.now, name="machine_orphaned", cause="cloud", detail=detail))
+                work.note(
+                    "machine_orphaned",
+                    {
+                        "instance": machine.id,
+                        "pool": machine.pool,
+                        "slot": machine.slot,
+                        "launch": machine.launch_id,
+                    },
+                    cause="cloud",
+                )
         change_set = work.flush()
         book_unbound(work, rules, [*unbound, *extra], accounts, market)
     adopted = [event.slot for event in change_set.events if event.name == "slot_adopted" and event.slot]
@@ -251,8 +242,7 @@ def _find_end(machine: Machine, rules: Rules, orphan_seconds: float) -> float:
     if machine.launched_at is None:
         return -inf
     pool = rules.pools.get(machine.pool or "") if machine.is_trial else None
-    boots = 0.0 if pool is None else pool.boot_timeout + pool.binding_timeout
-    return machine.launched_at + orphan_seconds + boots
+    return machine.launched_at + orphan_seconds + (0.0 if pool is None else pool.boot_timeout + pool.binding_timeout)
 
 
 def _list_due(
@@ -296,6 +286,11 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
     is_its_slot = wanted.get(current.id) == machine.pool == current.pool
     if current.state != "empty" or not is_its_slot or machine.state in {"stopping", "stopped"}:
         return False
+    # If the rules no longer list the offering, resources and labels are those of the pool.
+    pool = rules.pools[current.pool]
+    key = find_offering(pool, machine)
+    choice = next((each for each in list_configured(pool) if each.key == key), None)
+    capacity, labels = (choice.capacity, choice.labels) if choice else (pool.resources, pool.labels)
     work.move_slot(
         current,
         "booting",
@@ -305,26 +300,14 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
         launch_reason=ADOPTED,
         launched_at=work.now if machine.launched_at is None else machine.launched_at,
         last_seen=work.now,
-        **describe_machine(machine, rules.pools[current.pool]),
-        **_describe_offering(rules.pools[current.pool], machine),
+        **describe_machine(machine, pool),
+        offering=key,
+        market=(choice.market if choice and choice.market else None) or machine.market,
+        price=choice.price if choice else None,
+        resources=None if capacity is None else dict(capacity),
+        labels=dict(labels),
     )
     return True
-
-
-def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
-    """Return the field values that a slot gets from the offering of the machine that it adopts. If the rules no longer
-    list the offering, resources and labels are those of the pool.
-    """
-    key = find_offering(pool, machine)
-    choice = next((each for each in list_configured(pool) if each.key == key), None)
-    capacity, labels = (choice.capacity, choice.labels) if choice else (pool.resources, pool.labels)
-    return {
-        "offering": key,
-        "market": (choice.market if choice and choice.market else None) or machine.market,
-        "price": choice.price if choice else None,
-        "resources": None if capacity is None else dict(capacity),
-        "labels": dict(labels),
-    }
 
 
 def _count_strangers(

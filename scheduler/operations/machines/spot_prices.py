@@ -4,8 +4,7 @@ from typing import Final
 
 from scheduler.model.costs import begin_of_hour
 from scheduler.model.transitions import WITH_MACHINE
-from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.ports import Ports, announce, cloud_work
 
 MOST_SLOTS: Final = 500
 """The most slots that one transaction gives another spot price."""
@@ -18,8 +17,7 @@ def follow_spot_prices(ports: Ports) -> int:
     Machines that were launched in this hour keep the price of their launch, and so do machines whose price the history
     of prices lacks. The prices of slots stay, because budgets count them.
     """
-    now = ports.store.now()
-    hour = begin_of_hour(now)
+    hour = begin_of_hour(ports.store.now())
     spots = [
         slot
         for slot in ports.store.find_slots(states=sorted(WITH_MACHINE))
@@ -39,9 +37,8 @@ def follow_spot_prices(ports: Ports) -> int:
     }
     names = sorted(changed)
     for first in range(0, len(names), MOST_SLOTS):
-        with ports.store.transaction() as transaction:
-            work = UnitOfWork(transaction, "cloud")
-            work.slots = transaction.load_slots(names[first : first + MOST_SLOTS])
+        with cloud_work(ports) as work:
+            work.slots = work.transaction.load_slots(names[first : first + MOST_SLOTS])
             for slot in list(work.slots.values()):
                 if slot.meter is not None and slot.market == "spot" and slot.state in WITH_MACHINE:
                     work.note_prices(slot, spot=changed[slot.id])

@@ -16,8 +16,7 @@ from scheduler.operations.machines.joining import add_join_token
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, end_batch, is_put_off
 from scheduler.operations.machines.unbound import end_unbound, find_accounts
 from scheduler.operations.machines.work import END_REFUSED, Refused, check_soon, put_off
-from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.ports import INTERRUPTION_SECONDS, UNCLEAR, UNHEARD, CloudError, ViewUnavailableError
 
 SPARED_SECONDS: Final = 60.0
@@ -148,25 +147,20 @@ def _call_cloud(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]
         if slot.instance_id != machines[slot.id] or slot.refusal is not None:
             _write(ports, slot, instance_id=machines[slot.id])
     if accepted:
-        _note_asked(ports, accepted)
+        meant = {slot.id: slot for slot in accepted}
+        with ports.store.transaction() as transaction:
+            transaction.mark(
+                [
+                    msgspec.structs.replace(current, not_before=transaction.now() + MOST_DELAY)
+                    for name, current in transaction.load_slots(meant).items()
+                    if _is_meant(current, meant[name])
+                ]
+            )
         check_soon(ports, [slot.id for slot in accepted])
     return {slot.id: errors[slot.id].category if slot.id in errors else "asked" for slot in slots}
 
 
-def _note_asked(ports: Ports, slots: Sequence[Slot]) -> None:
-    """Note that the cloud accepted the terminations of these slots, so that a call is repeated only after a minute."""
-    meant = {slot.id: slot for slot in slots}
-    with ports.store.transaction() as transaction:
-        transaction.mark(
-            [
-                msgspec.structs.replace(current, not_before=transaction.now() + MOST_DELAY)
-                for name, current in transaction.load_slots(meant).items()
-                if _is_meant(current, meant[name])
-            ]
-        )
-
-
-def _put_off(ports: Ports, slots: Iterable[Slot], refused: Refused | None = None) -> None:
+def _put_off(ports: Ports, slots: Sequence[Slot], refused: Refused | None = None) -> None:
     put_off(ports, slots, _is_meant, refused or {}, END_REFUSED)
 
 
@@ -204,9 +198,8 @@ def _write(ports: Ports, slot: Slot, *, instance_id: str | None) -> None:
     """Store on a terminating slot the machine that its launch has made, and that the cloud ends it now. `instance_id`
     None: the launch made no machine, so the slot becomes empty.
     """
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        current = transaction.load_slots([slot.id]).get(slot.id)
+    with cloud_work(ports) as work:
+        current = work.transaction.load_slots([slot.id]).get(slot.id)
         if current is not None and _is_meant(current, slot) and instance_id is None:
             work.move_slot(current, "empty", reason="never_launched")
         elif current is not None and _is_meant(current, slot):

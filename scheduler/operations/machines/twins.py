@@ -36,7 +36,14 @@ def watch_twins(ports: Ports, machines: Sequence[Machine], slots: Sequence[Slot]
     name = ports.record.name_installation()
     others = [each for each in machines if _is_fresh(each, name, now)]
     known = {slot.instance_id for slot in slots if slot.instance_id}
-    own = [each for each in machines if each.id in known and each not in others and _is_old_enough(each, now)]
+    own = [
+        each
+        for each in machines
+        if each.id in known
+        and each not in others
+        and each.launched_at is not None
+        and now - each.launched_at >= LEAST_AGE_SECONDS
+    ]
     chosen = sorted(own, key=lambda each: (not each.alive.startswith(name), each.launched_at or 0.0, each.id))[
         :MOST_SIGNED
     ]
@@ -66,7 +73,3 @@ def _find_age(machine: Machine, now: float) -> float:
     """Return the age of a machine's sign in seconds; infinity if its time cannot be read."""
     at = machine.alive.partition(" ")[2]
     return abs(now - int(at)) if at.isdigit() and len(at) <= MOST_DIGITS else inf
-
-
-def _is_old_enough(machine: Machine, now: float) -> bool:
-    return machine.launched_at is not None and now - machine.launched_at >= LEAST_AGE_SECONDS

@@ -11,13 +11,12 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.model.costs import measure
-from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, find_pause, hold_id
 from scheduler.model.market import StoredMarket
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Meter, Slot
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_configured
@@ -66,8 +65,8 @@ def end_unbound(
     if not machines:
         return 0
     market = load_prices(ports, rules, machines)
-    with ports.store.transaction() as transaction:
-        book_unbound(UnitOfWork(transaction, "cloud"), rules, machines, accounts, market)
+    with cloud_work(ports) as work:
+        book_unbound(work, rules, machines, accounts, market)
     return end_machines(ports, machines, is_repeated=is_repeated)
 
 
@@ -95,17 +94,22 @@ def _note_refused(
     pools: dict[str, list[Machine]] = {}
     for machine in machines:
         pools.setdefault(machine.pool or "", []).append(machine)
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        known = transaction.load_holds(sorted(hold_id(pool, "strangers") for pool in pools))
+    with cloud_work(ports) as work:
+        known = work.transaction.load_holds(sorted(hold_id(pool, "strangers") for pool in pools))
         for pool, group in pools.items():
             hold = known.get(hold_id(pool, "strangers")) or make_hold(pool, len(group), None, work.now)
             for machine in group:
-                if is_repeated and hold.code == errors[machine.id].code:
-                    continue
-                detail: dict[str, Any] = {"instance": machine.id, "pool": machine.pool, "slot": machine.slot}
-                detail["refusal"] = errors[machine.id].answer
-                work.add_event(Event(at=work.now, name=ORPHAN_REFUSED, cause="cloud", detail=detail))
+                if not is_repeated or hold.code != errors[machine.id].code:
+                    work.note(
+                        ORPHAN_REFUSED,
+                        {
+                            "instance": machine.id,
+                            "pool": machine.pool,
+                            "slot": machine.slot,
+                            "refusal": errors[machine.id].answer,
+                        },
+                        cause="cloud",
+                    )
             error, streak = errors[group[-1].id], hold.streak + 1 if hold.code else 1
             answer = {"code": error.code, "message": error.message[:MOST_MESSAGE], "streak": streak}
             work.put(

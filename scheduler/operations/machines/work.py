@@ -2,15 +2,14 @@
 after the cloud refused it or did not answer.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal
 
 import msgspec
 
-from scheduler.model.events import Event
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.holds import MOST_DELAY
-from scheduler.operations.ports import Ports, announce
+from scheduler.operations.ports import Ports, announce, cloud_work
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, Waiting, Work
@@ -122,35 +121,42 @@ def check_soon(ports: Ports, slots: Sequence[str]) -> None:
         ports.dispatcher.send_checks(slots)
 
 
+def lock_meant(
+    work: UnitOfWork, slots: Iterable[Slot], is_meant: Callable[[Slot | None, Slot], bool]
+) -> Iterator[Slot]:
+    """Lock these slots, and yield the present rows that still want the call that was made for the earlier rows
+    `slots`, by the function `is_meant(present row, earlier row)`.
+    """
+    earlier = {slot.id: slot for slot in slots}
+    for name, current in work.transaction.load_slots(earlier).items():
+        if is_meant(current, earlier[name]):
+            yield current
+
+
 @repeated_if_overtaken
 def put_off(
-    ports: Ports, slots: Iterable[Slot], is_meant: Callable[[Slot | None, Slot], bool], refused: Refused, event: str
+    ports: Ports, slots: Sequence[Slot], is_meant: Callable[[Slot | None, Slot], bool], refused: Refused, event: str
 ) -> None:
     """Delay the next call for each of these slots by 1, 2, 4, … at most 60 s. The periodic task `recover` then sends
-    the call. `is_meant`: whether the present row of a slot still wants the call that was made for the earlier row.
+    the call. `is_meant`: see `lock_meant`.
 
     Record on a slot in `refused` what the cloud answered, and append an event with the name `event` if the cloud had
     not refused its machine with this code before.
     """
-    meant = {slot.id: slot for slot in slots}
-    if not meant:
+    if not slots:
         return
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        for name, current in transaction.load_slots(meant).items():
-            if not is_meant(current, meant[name]):
-                continue
+    with cloud_work(ports) as work:
+        for current in lock_meant(work, slots, is_meant):
             delay = min(MOST_DELAY, 2.0 ** min(current.attempts, _MOST_DOUBLED))
             late = msgspec.structs.replace(
                 current, not_before=work.now + delay, sent_at=0.0, attempts=current.attempts + 1
             )
-            error = refused.get(name)
+            error = refused.get(current.id)
             if error is None or (current.refusal or "").partition(": ")[0] == error.code:
                 work.mark(late)
                 continue
-            refusal = error.answer
-            work.put(msgspec.structs.replace(late, refusal=refusal))
-            detail: dict[str, Any] = {"epoch": current.epoch, "instance": current.instance_id, "refusal": refusal}
-            work.add_event(Event(at=work.now, name=event, cause="cloud", slot=name, detail=detail))
+            work.put(msgspec.structs.replace(late, refusal=error.answer))
+            detail = {"epoch": current.epoch, "instance": current.instance_id, "refusal": error.answer}
+            work.note(event, detail, cause="cloud", slot=current.id)
         change_set = work.flush()
     announce(ports, change_set, kick=False)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scheduler.model.accounts import Account
-from scheduler.model.events import Event
 from scheduler.model.pools import slot_ids
 from scheduler.model.principals import Principal
 from scheduler.model.rules import Rules, list_image_sources, list_root_sources, read_rules, with_images
@@ -122,9 +121,17 @@ def write_rules(
     version = transaction.save_rules(document, stored.version, found)
     fit_slots(work, list(work.slots.values()), rules)
     fit_accounts(work, list(work.accounts.values()), stored.rules, rules)
-    fit_leases(work, stored.rules, rules)
-    detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
-    work.add_event(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
+    # Leases are charged under `queue: quota` only. Their levels stay. Source: qscheduler.
+    writer = LeaseWriter(work, rules)
+    for row in list(work.reservations.values()):
+        had_quota, has_quota = (
+            each.settings_of(row.request.pool, row.request.system).queue == "quota" for each in (stored.rules, rules)
+        )
+        if has_quota == had_quota:
+            continue
+        leases = (writer.meter(row, lease) if has_quota else stop(lease, work.now) for lease in row.leases)
+        work.put(msgspec.structs.replace(row, leases=tuple(leases)))
+    work.note(RULES_CHANGED, {"version": version, **({"source": source} if source else {})}, cause=cause)
     return Applied(version, work.flush())
 
 
@@ -162,29 +169,11 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
         known = before.accounts.get(name)
         if table != known:
             is_same_balance = known is not None and table.balance == known.balance
-            balance = None if is_same_balance else table.balance
-            put_account(work, name, table.model_dump(exclude={"balance"}), balance)
+            put_account(work, name, table.model_dump(exclude={"balance"}), None if is_same_balance else table.balance)
     for name in before.accounts.keys() - rules.accounts.keys():
         present = work.accounts.get(name)
         if present is not None and not present.forgotten:
             drop_account(work, present)
-
-
-def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
-    """Begin or end the charging of leases of the loaded reservations. Charging begins where the queue type is `quota`
-    under the new rules and was not under the rules `before`, and ends in the opposite case. The level of a lease stays.
-
-    Source: qscheduler, whose rules apply under `queue: quota` only.
-    """
-    writer = LeaseWriter(work, rules)
-    for row in list(work.reservations.values()):
-        had_quota, has_quota = (
-            each.settings_of(row.request.pool, row.request.system).queue == "quota" for each in (before, rules)
-        )
-        if has_quota == had_quota:
-            continue
-        leases = (writer.meter(row, lease) if has_quota else stop(lease, work.now) for lease in row.leases)
-        work.put(msgspec.structs.replace(row, leases=tuple(leases)))
 
 
 def _list_quota_systems(rules: Rules) -> tuple[bool, set[str]]:

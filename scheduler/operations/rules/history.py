@@ -1,6 +1,6 @@
 """The history of the rules: which versions were applied, when, by what source, and with which changes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -8,22 +8,15 @@ import msgspec
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError, show
 from scheduler.operations.rules.apply import RULES_CHANGED
-from scheduler.ports import AppliedRules, EventFilter, Store
+from scheduler.ports import EventFilter, Store
 
 
 def describe_history(store: Store, limit: int) -> list[dict[str, Any]]:
     """Return the newest `limit` versions of the rules, oldest first, each with its changes to the version before."""
     # One version more is read, so that the oldest of them has one to be compared with.
-    return _describe_versions(store, store.read_rules_history(limit=limit + 1))[-limit:]
-
-
-def _describe_versions(store: Store, found: Sequence[AppliedRules]) -> list[dict[str, Any]]:
-    """Return the versions of the rules in `found` as dicts, each with its changes to the version before. The first
-    version is compared with empty rules.
-
-    The source of a version is None if the event of its application has been deleted.
-    """
+    found = store.read_rules_history(limit=limit + 1)
     events = store.read_events(EventFilter(name=RULES_CHANGED, newest=True, limit=10_000))
+    # A version whose event has been deleted has no source.
     sources = {int(str(each.detail["version"])): each.detail.get("source") for each in events}
     before: dict[str, Any] = {}
     images: dict[str, str] = {}
@@ -45,7 +38,7 @@ def _describe_versions(store: Store, found: Sequence[AppliedRules]) -> list[dict
             }
         )
         before, images = each.document, each.images
-    return described
+    return described[-limit:]
 
 
 _TABLES: Final = (("pools",), ("accounts",), ("scheduler", "system"))
@@ -100,8 +93,7 @@ def _complete(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def _compare(path: Path, before: Any, after: Any) -> Iterator[tuple[Path, Any, Any]]:
     if path[-1:] == (_OFFERINGS,):
         before, after = _by_name(before), _by_name(after)
-    is_table = isinstance(before, Mapping) and isinstance(after, Mapping)
-    if not is_table:
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
         if before != after:
             yield path, before, after
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.reservations import Lease, Reservation, usable_cores
+from scheduler.model.reservations import Reservation, usable_cores
 from scheduler.model.rules import Rules, expiry_when_renewed
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING
@@ -20,7 +20,7 @@ from scheduler.model.view import Row, View
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.slot_commands import check_host
 from scheduler.operations.heartbeats import SAME_BEAT_SECONDS, judge_heartbeats
-from scheduler.operations.ports import Ports, announce, hint_to_hosts
+from scheduler.operations.ports import Ports, announce, cloud_work, hint_to_hosts
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.ports import Heard, LeaderTerm
@@ -48,23 +48,17 @@ def hear_hosts(ports: Ports) -> int:
     hosts = ports.store.find_slots(states=sorted(HOLDING), pools=sorted(pools))
     heard = _listen(ports, hosts)
     moved = _note(ports, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts, heard)
-    if hints := list(choose_hints(find_behind(hosts, heard, rules), ports.store.now())):
-        hint_to_hosts(ports, hints)
-    return len(moved)
-
-
-def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
-    """Return the slots whose hosts send heartbeats (`heard`) with an old version of the slot.
-
-    Such a host did not get the hint to read its slot and leases again, or has not reacted to it yet.
-    """
-    return [
+    # A host with an old version did not get the hint to read its slot again, or has not reacted to it yet.
+    behind = [
         slot
         for slot in hosts
         if slot.id in heard.versions
         and heard.ages[slot.id] <= rules.pools[slot.pool].offline_timeout
         and heard.versions[slot.id] != name_version(slot, rules.pools[slot.pool].offline_timeout)
     ]
+    if hints := list(choose_hints(behind, ports.store.now())):
+        hint_to_hosts(ports, hints)
+    return len(moved)
 
 
 def choose_hints(behind: Sequence[Slot], now: float) -> Sequence[Slot]:
@@ -72,8 +66,7 @@ def choose_hints(behind: Sequence[Slot], now: float) -> Sequence[Slot]:
 
     The choice is random, so that hosts which never react do not delay the hints to other hosts for long.
     """
-    chance = random.Random(now)  # noqa: S311 - no secret
-    return chance.sample(behind, min(len(behind), MOST_HINTS))
+    return random.Random(now).sample(behind, min(len(behind), MOST_HINTS))  # noqa: S311 - no secret
 
 
 def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
@@ -119,7 +112,17 @@ def describe_host(ports: Ports, name: str, machine: str, run: str | None = None)
         "version": name_version(slot, None if pool is None else pool.offline_timeout),
         **({} if slot.run is None else {"run": slot.run}),
         "leases": [
-            _describe_lease(owner, lease, has_command=owner in with_command)
+            {
+                "reservation": owner,
+                "component": lease.component,
+                "token": lease.token,
+                "resources": lease.resources,
+                "cores": usable_cores(lease),
+                "assigned_at": lease.assigned_at,
+                "state": lease.state,
+                "revoke_by": lease.revoke_by,
+                "has_command": owner in with_command,
+            }
             for owner, lease in leases
             if lease.epoch == slot.epoch and lease.state != "claimed"
         ],
@@ -175,9 +178,8 @@ def _note_some(
     ports: Ports, rules: Rules, moved: Sequence[Slot], last_seen: Mapping[str, float], counters: Mapping[str, int]
 ) -> list[Row]:
     is_back = False
-    with ports.store.transaction() as transaction:
-        work = UnitOfWork(transaction, "cloud")
-        work.slots = transaction.load_slots([slot.id for slot in moved])
+    with cloud_work(ports) as work:
+        work.slots = work.transaction.load_slots([slot.id for slot in moved])
         for seen in moved:
             current, at = work.slots.get(seen.id), last_seen[seen.id]
             if current is None or (current.machine, current.epoch) != (seen.machine, seen.epoch):
@@ -201,20 +203,6 @@ def _is_news(slot: Slot, at: float, counter: int | None) -> bool:
     return slot.last_seen is None or counter is not None or at > slot.last_seen + SAME_BEAT_SECONDS
 
 
-def _describe_lease(owner: str, lease: Lease, *, has_command: bool) -> dict[str, Any]:
-    return {
-        "reservation": owner,
-        "component": lease.component,
-        "token": lease.token,
-        "resources": lease.resources,
-        "cores": usable_cores(lease),
-        "assigned_at": lease.assigned_at,
-        "state": lease.state,
-        "revoke_by": lease.revoke_by,
-        "has_command": has_command,
-    }
-
-
 def forgive_outage(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
     """Start periods again that ran out during an outage of the scheduler: the ttl of a reservation, and the offline
     timeout of a static host. Called by the first tick after the outage.
@@ -231,8 +219,7 @@ def forgive_outage(ports: Ports, view: View, rules: Rules, leader_term: LeaderTe
         for name in overdue:
             current = work.reservations.get(name)
             if current is not None and _is_overdue(current, now):
-                expiry = expiry_when_renewed(current, rules, now)
-                work.mark(msgspec.structs.replace(current, expires_at=expiry))
+                work.mark(msgspec.structs.replace(current, expires_at=expiry_when_renewed(current, rules, now)))
         for name in silent:
             slot = work.slots.get(name)
             if slot is not None and _fell_silent(slot, rules, leader_term, now):

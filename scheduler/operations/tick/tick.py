@@ -183,8 +183,7 @@ def decide(
         outcome = msgspec.structs.replace(
             outcome, wake_at=min(until, inf if outcome.wake_at is None else outcome.wake_at)
         )
-    version = cluster.rules_version
-    return Ticked(outcome, rules, version, leader_term.term, now, view, mended=mended, crossed=crossed)
+    return Ticked(outcome, rules, cluster.rules_version, leader_term.term, now, view, mended=mended, crossed=crossed)
 
 
 def load_view(ports: Ports, leader: Leader) -> View:
@@ -339,8 +338,7 @@ def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
     paid = {name for each in lost if isinstance(each, Preempt | Relevel) for name in reservations_of(each)}
     rows = [row for name in paid if (row := ticked.view.reservations.get(name)) is not None]
     accounts = {row.request.account for row in rows if row.request.account is not None}
-    names_of_rows = {"reservations": names, "slots": slots, "accounts": accounts}
-    changes = read_fresh(ports, ticked.view, names_of_rows)
+    changes = read_fresh(ports, ticked.view, {"reservations": names, "slots": slots, "accounts": accounts})
     if changes:
         ports.view_cache.publish(changes)
     met = {(each.id, 0 if isinstance(each, Gone) else each.version) for each in changes}

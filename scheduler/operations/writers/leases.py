@@ -332,10 +332,9 @@ class LeaseWriter:
         """
         paying = next((lease for lease in current.leases if lease.charged_at is not None), None)
         level = None if paying is None else paying.level
-        tokens = self.work.transaction.next_tokens(len(placements))
         leases = [
             msgspec.structs.replace(self._make_lease(current, each, level, NOTHING, token), kind="elastic")
-            for each, token in zip(placements, tokens, strict=True)
+            for each, token in zip(placements, self.work.transaction.next_tokens(len(placements)), strict=True)
         ]
         self.work.put(msgspec.structs.replace(current, leases=(*current.leases, *leases)))
         self._use_slots(leases)
@@ -364,8 +363,7 @@ class LeaseWriter:
             )
             for index, each in enumerate(placements)
         )
-        claiming = msgspec.structs.replace(current, leases=leases)
-        self.work.put(claiming)
+        claiming = self.work.put(msgspec.structs.replace(current, leases=leases))
         for slot_id in dict.fromkeys(each.slot for each in placements):
             self.work.put(self.work.slots[slot_id])
         return claiming

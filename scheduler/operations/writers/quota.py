@@ -11,7 +11,6 @@ import msgspec
 
 from scheduler.model.accounts import NOTHING, Account, Levels, add, find_samples, subtract
 from scheduler.model.decisions import Assign, Preempt, Relevel, Revoke
-from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.operations.ending_leases import REVOKED, add_instance_event, note_unclean, return_to_queue, revoke
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -56,7 +55,7 @@ def put_account(work: UnitOfWork, name: str, settings: Mapping[str, Any], balanc
     changed = msgspec.structs.replace(fresh, **settings, balance=fresh.balance if balance is None else balance)
     if changed != known:
         work.put(changed)
-        note_account(work, "account_set", name)
+        work.note("account_set", {"account": name})
     return changed
 
 
@@ -73,15 +72,8 @@ def drop_account(work: UnitOfWork, known: Account) -> Account:
         forgotten_upto=work.submitted,
     )
     work.put(changed)
-    note_account(work, "account_forgotten", known.id)
+    work.note("account_forgotten", {"account": known.id})
     return changed
-
-
-def note_account(work: UnitOfWork, name: str, account: str) -> None:
-    """Stage the event `name` of a quota account. The event records that the account was set, reset or forgotten (its
-    balance and settings were deleted).
-    """
-    work.add_event(Event(at=work.now, name=name, cause=work.cause, detail={"account": account}))
 
 
 class QuotaWriter:
@@ -115,7 +107,7 @@ class QuotaWriter:
             for lease in current.leases
         )
         self.work.put(msgspec.structs.replace(current, leases=leases))
-        self._add_event(RELEVELLED, current, **{"from": decision.source, "to": decision.to})
+        self.work.note(RELEVELLED, {"from": decision.source, "to": decision.to}, reservation=current.id)
         return None
 
     def preempt(self, decisions: Sequence[Preempt], revokes: Sequence[Revoke], assignment: Assign | None) -> str | None:
@@ -216,8 +208,7 @@ class QuotaWriter:
         """
         for victim in victims:
             if (account := self.work.account_of(victim.row)) is not None:
-                balance = add(account.balance, victim.cost)
-                self.work.put(msgspec.structs.replace(account, balance=balance))
+                self.work.put(msgspec.structs.replace(account, balance=add(account.balance, victim.cost)))
         self.work.put(msgspec.structs.replace(payer, balance=subtract(payer.balance, cost)))
 
     def _take_back(self, victim: "_Victim") -> None:
@@ -282,19 +273,13 @@ class QuotaWriter:
             self._leases.lease(current, assignment.leases, decision.level, cost, details)
             return
         self._leases.claim(current, decision.leases, decision.level, cost)
-        self._add_event(
-            CLAIMED,
-            current,
-            slots=list(dict.fromkeys(each.slot for each in decision.leases)),
-            level=decision.level,
-            deadline=decision.revoke_by,
+        claims = {
+            "slots": list(dict.fromkeys(each.slot for each in decision.leases)),
+            "level": decision.level,
+            "deadline": decision.revoke_by,
             **details,
-        )
-
-    def _add_event(self, name: str, current: Reservation, **detail: Any) -> None:
-        self.work.add_event(
-            Event(at=self.now, name=name, cause=self.work.cause, reservation=current.id, detail=dict(detail))
-        )
+        }
+        self.work.note(CLAIMED, claims, reservation=current.id)
 
 
 class _Victim(NamedTuple):

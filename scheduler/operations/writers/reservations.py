@@ -6,7 +6,7 @@ that make capacity for it, are written together or not at all. CPU limits are co
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -24,7 +24,6 @@ from scheduler.model.decisions import (
     Restart,
     Revoke,
 )
-from scheduler.model.events import Event
 from scheduler.model.reservations import LIMIT, Lease, Reservation, find_limit, is_at_limit
 from scheduler.model.rules import SchedulerKeys
 from scheduler.model.transitions import ENDED
@@ -152,8 +151,7 @@ class ReservationWriter:
             revoke(self.work, current, decision.reason, decision.revoke_by, current.leases)
         elif decision.reason == "unconfirmed":
             note_unconfirmed(self.work, current)
-            unconfirmed = current.unconfirmed + 1
-            return_to_queue(self.work, self.rules, current, decision.reason, unconfirmed=unconfirmed)
+            return_to_queue(self.work, self.rules, current, decision.reason, unconfirmed=current.unconfirmed + 1)
         else:
             return_to_queue(self.work, self.rules, current, decision.reason)
         return None
@@ -221,8 +219,7 @@ class ReservationWriter:
         if current is None:
             return [(each, "the reservation does not exist any more") for each in decisions]
         placements = [Placement(each.component, each.slot, each.epoch, each.resources) for each in decisions]
-        objections = self._leases.object_to_instances(current, placements)
-        judged = list(zip(decisions, placements, objections, strict=True))
+        judged = list(zip(decisions, placements, self._leases.object_to_instances(current, placements), strict=True))
         granted = [(decision, placement) for decision, placement, objection in judged if objection is None]
         leases = self._leases.grant(current, [placement for _, placement in granted]) if granted else []
         for (decision, _), lease in zip(granted, leases, strict=True):
@@ -363,9 +360,10 @@ class ReservationWriter:
                 if slot.machine is not None:
                     # The version of the slot's row increases, so the host asks for its leases and sets the new limit.
                     self.work.put(slot)
-                detail: dict[str, Any] = {"component": decision.component, "slot": slot.id, "cpus": decision.cpus}
-                self.work.add_event(
-                    Event(at=self.now, name=CORES, cause=self.work.cause, reservation=name, detail=detail)
+                self.work.note(
+                    CORES,
+                    {"component": decision.component, "slot": slot.id, "cpus": decision.cpus},
+                    reservation=name,
                 )
         return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
 

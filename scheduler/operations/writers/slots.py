@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.model.decisions import Drain, Launch, Reset, SlotReason, Start, Stop, Terminate
-from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.lives import find_drift, find_end_of_life
 from scheduler.model.pools import Pool
@@ -248,7 +247,7 @@ class SlotWriter:
             # requests that the cloud refuses go on growing.
             slow_work["attempts"] = current.attempts if current.refusal else 0
             self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))
-            self.work.add_event(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
+            self.work.note(ASKED_AGAIN, cause="tick", slot=current.id)
         else:
             slow_work |= {"drain_reason": decision.reason, "refusal": None}
             self.work.move_slot(current, "terminating", reason=decision.reason, **slow_work)
@@ -288,7 +287,6 @@ def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happe
         return
     known = _find_hold(work, slot.pool)
     streak = known.streak + 1 if known else 1
-    is_enough = streak >= pool.unhealthy_after
     work.put(
         Hold(
             version=known.version if known else 0,
@@ -297,7 +295,7 @@ def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happe
             kind="unhealthy",
             subject=f"{slot.id} {what_happened}",
             refused_at=work.now,
-            until=work.now + pool.error_cooldown if is_enough else work.now,
+            until=work.now + pool.error_cooldown if streak >= pool.unhealthy_after else work.now,
             streak=streak,
         )
     )

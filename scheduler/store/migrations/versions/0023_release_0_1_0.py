@@ -24,7 +24,22 @@ _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 def upgrade() -> None:
     """Create all tables, and the rows with which a cluster begins."""
     _create_tables()
-    _insert_rows()
+    counters = sa.table("counters", sa.column("name"), sa.column("value"))
+    op.bulk_insert(counters, [{"name": name, "value": 0} for name in ("sequence", "token", "buried", "market")])
+    _insert("leader", id=1, term=0, holder="", ticked_at=0.0)
+    _insert(
+        "cluster",
+        id=1,
+        identity=uuid4().hex,
+        created_at=time.time(),
+        clock_offset=0.0,
+        clock_changes=0,
+        restores=0,
+        principals_version=0,
+    )
+    # The principal of the cluster's own processes.
+    key = secrets.token_urlsafe(32)
+    _insert("principals", name="leasehold", role="worker", accounts="[]", key=key, created_at=time.time())
 
 
 def _where(condition: str) -> dict[str, Any]:
@@ -373,25 +388,6 @@ def _create_tables() -> None:
     op.create_index("slots_by_mark", "slots", ["marked_at", "version"])
     op.create_index("slots_by_pool", "slots", ["pool", "state"])
     op.create_index("slots_by_state", "slots", ["state"])
-
-
-def _insert_rows() -> None:
-    counters = sa.table("counters", sa.column("name"), sa.column("value"))
-    op.bulk_insert(counters, [{"name": name, "value": 0} for name in ("sequence", "token", "buried", "market")])
-    _insert("leader", id=1, term=0, holder="", ticked_at=0.0)
-    _insert(
-        "cluster",
-        id=1,
-        identity=uuid4().hex,
-        created_at=time.time(),
-        clock_offset=0.0,
-        clock_changes=0,
-        restores=0,
-        principals_version=0,
-    )
-    # The principal of the cluster's own processes.
-    key = secrets.token_urlsafe(32)
-    _insert("principals", name="leasehold", role="worker", accounts="[]", key=key, created_at=time.time())
 
 
 def _insert(table: str, **row: Any) -> None:
