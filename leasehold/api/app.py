@@ -5,7 +5,7 @@ The router finds the handler of a request by two look-ups in a table. A general 
 request with the patterns of all routes, which takes as long as the rest of a small request.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -87,7 +87,10 @@ class Router:
         segments = split_path(scope)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         methods: list[str] = []
-        for found in self._find(segments):
+        keys: list[_Segments] = [tuple(segments)]
+        if len(segments) > 1 and segments[1]:
+            keys.append((segments[0], None, *segments[2:]))
+        for found in (self._table[key] for key in keys if key in self._table):
             route = found.get(method)
             if route is not None:
                 before, brace, rest = route.path.partition("{")
@@ -98,15 +101,6 @@ class Router:
             return problems.respond(make_problem(404, "Not Found"))
         allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
         return problems.respond(make_problem(405, "Method Not Allowed"), {"Allow": ", ".join(allowed)})
-
-    def _find(self, segments: Sequence[str]) -> Iterator[dict[str, ApiRoute]]:
-        """Yield tables of routes by HTTP method: first the routes whose path has exactly these segments, then the
-        routes with a field in place of the second segment.
-        """
-        keys: list[_Segments] = [tuple(segments)]
-        if len(segments) > 1 and segments[1]:
-            keys.append((segments[0], None, *segments[2:]))
-        return (self._table[key] for key in keys if key in self._table)
 
 
 def split_path(scope: Scope) -> list[str]:

@@ -1,6 +1,6 @@
 """Streams of server-sent events: the events of the history, and the changed rows of the view."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +12,7 @@ from leasehold.api.queries import MOST_NUMBER, Query, make_cursor, make_page
 from leasehold.api.service import Service, check_right, find_caller, respond
 from leasehold.web.feed import Changed, Feed
 from leasehold.web.server_sent import EventStream, encode_event, write_event
-from scheduler.model.events import EVENT_NAMES, Event
+from scheduler.model.events import EVENT_NAMES
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.ports import EventFilter
 from scheduler.protocol.http_routes import STREAM_TYPE
@@ -57,7 +57,9 @@ class Streams:
         backend = self._service.backend
         found = await backend.run(backend.store.read_events, which)
         is_full = len(found) == which.limit and not which.newest
-        return respond(make_page([write_event(each) for each in found], _next(found) if is_full else None))
+        return respond(
+            make_page([write_event(each) for each in found], make_cursor(found[-1].number) if is_full else None)
+        )
 
     async def stream(self, request: Request) -> Response:
         """Respond with a stream of the changed rows of the view."""
@@ -116,7 +118,3 @@ def _read_number(query: Query, cursor: list[Any]) -> int:
             return number
     query.refuse_cursor(cursor)
     return 0
-
-
-def _next(found: Sequence[Event]) -> str:
-    return make_cursor(found[-1].number)

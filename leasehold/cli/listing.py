@@ -400,7 +400,16 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
             rows = [row for row in found if least <= now - row.created_at <= most and _requires(row, labels)]
             hides_ended = chosen in {"table", "wide"} and not (phase or ended)
             shown = [row for row in rows if row.phase in _LIVE] if hides_ended else rows
-            ordered = _sort(_see(client, shown, with_etas=chosen in {"wide", "csv"}), key)
+            waiting: dict[str, Any] = client.report().get("waiting", {})
+            positions = {name: position for position, name in enumerate(waiting, 1)}
+            etas = client.etas(row.id for row in shown if row.phase == "pending") if chosen in {"wide", "csv"} else {}
+            ordered = [
+                SeenReservation(row, waiting.get(row.id), positions.get(row.id), etas.get(row.id))
+                if row.phase == "pending"
+                else SeenReservation(row)
+                for row in shown
+            ]
+            ordered = _sort(ordered, key)
             seen = ordered[-limit:] if key is None else ordered[:limit]
             if chosen in {"json", "yaml"}:
                 print_document([each.row for each in seen], chosen)
@@ -420,18 +429,6 @@ def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
     wanted = labels.items()
     own = row.request.labels
     return wanted <= own.items() or any(wanted <= (own | each.labels).items() for each in row.request.components)
-
-
-def _see(client: "Client", rows: Sequence["Reservation"], *, with_etas: bool) -> list[SeenReservation]:
-    waiting: dict[str, Any] = client.report().get("waiting", {})
-    positions = {name: position for position, name in enumerate(waiting, 1)}
-    etas = client.etas(row.id for row in rows if row.phase == "pending") if with_etas else {}
-    return [
-        SeenReservation(row, waiting.get(row.id), positions.get(row.id), etas.get(row.id))
-        if row.phase == "pending"
-        else SeenReservation(row)
-        for row in rows
-    ]
 
 
 @app.command(
@@ -485,7 +482,11 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
 
         def show() -> None:
             now = client.now()
-            holders = _find_holders(client)
+            # With claims: leases that wait until earlier leases end.
+            holders: dict[str, list[tuple[Reservation, Any]]] = {}
+            for row in client.list(_LIVE):
+                for lease in row.leases:
+                    holders.setdefault(lease.slot, []).append((row, lease))
             conditions = _read_conditions(client, pool)
             slots_ = client.slots(pool=pool, state=state)
             found = [SeenSlot(each, holders.get(each.id, ()), conditions) for each in slots_]
@@ -531,17 +532,6 @@ def _print_slots(
             print_thing(f"not shown: {len(found) - len(seen)} more (--limit {limit})")
         for name, texts in conditions.pools.items():
             print_thing(*(f"pool {name}: {text}" for text in texts))
-
-
-def _find_holders(client: "Client") -> "dict[str, list[tuple[Reservation, Any]]]":
-    """Return the leases on each slot by the id of the slot, each with its reservation. Claims (leases that wait until
-    earlier leases end) are included.
-    """
-    held: dict[str, list[tuple[Reservation, Any]]] = {}
-    for row in client.list(_LIVE):
-        for lease in row.leases:
-            held.setdefault(lease.slot, []).append((row, lease))
-    return held
 
 
 def _read_conditions(client: "Client", pool: str | None) -> "Conditions":

@@ -376,23 +376,17 @@ def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
 
 def _show_scalar(value: Any) -> str:
     if isinstance(value, float):
-        return _show_float(value)
+        if not math.isfinite(value):
+            return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+        # Readers of YAML 1.1 take a text for a number if it has a decimal point, also before an exponent.
+        digits, exponent, power = repr(value).partition("e")
+        return (digits if "." in digits else f"{digits}.0") + exponent + power
     if isinstance(value, str):
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
         quoted = json.dumps(value, ensure_ascii=False)
         return value if is_plain else escape_json(quoted)
     # What remains is an empty list or mapping, an integer, a truth value or null.
     return json.dumps(value)
-
-
-def _show_float(value: float) -> str:
-    """Return a number as a text that readers of YAML 1.1 take for a number too: with a decimal point, also before an
-    exponent.
-    """
-    if not math.isfinite(value):
-        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
-    digits, exponent, power = repr(value).partition("e")
-    return (digits if "." in digits else f"{digits}.0") + exponent + power
 
 
 def show_progress(line: str) -> None:

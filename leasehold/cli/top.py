@@ -138,9 +138,13 @@ class _EventReader:
         """Return the newest events, oldest first; None if the database cannot be read."""
         if time.monotonic() < self._due:
             return None
+        from scheduler.model.validation import InvalidInputError
+        from scheduler.ports import StoreUnavailableError
+
         try:
             self._read_new()
-        except _list_store_errors():
+        except (ImportError, OSError, LeaseholdError, InvalidInputError, StoreUnavailableError):
+            # A library is missing, or the database does not answer or is no database of Leasehold.
             self._due = time.monotonic() + _PAUSE_SECONDS
             return None
         return list(self._known)
@@ -159,13 +163,3 @@ class _EventReader:
             self._last = event.number
             self._known.append(msgspec.to_builtins(event) | {"text": describe_event(event)})
         del self._known[:-_EVENTS]
-
-
-def _list_store_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of the errors of a database that does not answer or is no database of Leasehold, and of
-    missing libraries.
-    """
-    from scheduler.model.validation import InvalidInputError
-    from scheduler.ports import StoreUnavailableError
-
-    return ImportError, OSError, LeaseholdError, InvalidInputError, StoreUnavailableError

@@ -338,15 +338,13 @@ def _make_row(event: Event) -> EventRow:
     rest = {name: value for name, value in event.detail.items() if name not in {"term", "tick", "from"}}
     has_sentence = event.name.endswith("_relevelled") or {"by", "preempted", "refusal"} & {*rest} or "message" in rest
     if has_sentence or event.name == CORES:
-        text = describe_event(structs.replace(event, detail={**rest, **_keep_level(event)}))
+        if event.name.endswith("_relevelled") and "from" in event.detail:
+            rest["from"] = event.detail["from"]
+        text = describe_event(structs.replace(event, detail=rest))
     else:
         names = sorted(rest, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
         text = ", ".join(_describe_event(name, rest[name]) for name in names if rest[name] not in (None, "", [], {}))
     return EventRow(event, event.name.replace("_", " "), text, source)
-
-
-def _keep_level(event: Event) -> dict[str, Any]:
-    return {"from": event.detail["from"]} if event.name.endswith("_relevelled") and "from" in event.detail else {}
 
 
 def _describe_event(name: str, value: Any) -> str:

@@ -63,21 +63,19 @@ def look_at_redis(name: str, url: str, seconds: float, now: Callable[[], float] 
             return
         yield ok(name, f"{show_url(url)} answers")
         try:
-            yield from _look_inside(name, client, url, now)
+            user = client.connection_pool.connection_kwargs.get("username") or "default"
+            judged = (("version", judge_redis_version), ("memory", judge_memory), ("persistence", judge_persistence))
+            info = _read_info(client)
+            for aspect, judge in judged:
+                check = f"{name} {aspect}"
+                yield judge_unread(check, user, "INFO", ASKED[aspect]) if info is None else judge(check, info)
+            needs_none = _needs_no_password(url, client)
+            yield judge_access(
+                f"{name} access", user, _read_bind(client) if needs_none else None, needs_none=needs_none
+            )
+            yield _look_at_clock(f"{name} clock", client, user, now)
         except redis.RedisError as error:
             yield failure(f"{name} {ASPECTS[0]}", str(error), "Look for the cause in Redis' log.")
-
-
-def _look_inside(name: str, client: redis.Redis, url: str, now: Callable[[], float]) -> Iterator[Finding]:
-    user = client.connection_pool.connection_kwargs.get("username") or "default"
-    judged = (("version", judge_redis_version), ("memory", judge_memory), ("persistence", judge_persistence))
-    info = _read_info(client)
-    for aspect, judge in judged:
-        check = f"{name} {aspect}"
-        yield judge_unread(check, user, "INFO", ASKED[aspect]) if info is None else judge(check, info)
-    needs_none = _needs_no_password(url, client)
-    yield judge_access(f"{name} access", user, _read_bind(client) if needs_none else None, needs_none=needs_none)
-    yield _look_at_clock(f"{name} clock", client, user, now)
 
 
 def _look_at_clock(check: str, client: redis.Redis, user: str, now: Callable[[], float]) -> Finding:
@@ -121,12 +119,8 @@ def _read_bind(client: redis.Redis) -> str | None:
     """
     with suppress(redis.ResponseError):
         found: dict[Any, Any] = client.config_get("bind")
-        return next((_text(value) for value in found.values()), "")
+        return next((value.decode() if isinstance(value, bytes) else str(value) for value in found.values()), "")
     return None
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def look_at_clocks(settings: Settings, seconds: float) -> Iterator[Finding]:

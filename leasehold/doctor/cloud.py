@@ -159,7 +159,16 @@ def _try_pool(
             for call, error in permissions.try_launch(request).items():
                 tried.add(call)
                 if error is not None:
-                    new = _Refused(error, _describe_try(call, name, pool, choice))
+                    new = _Refused(
+                        error,
+                        Tried(
+                            action=f"ec2:{call}",
+                            policy="launch",
+                            pool=name,
+                            quota=quota_subject(pool, choice.key, choice.market),
+                            has_template=pool.ec2.launch_template is not None,
+                        ),
+                    )
                     refused.setdefault(show_error(error), new).calls.append(f"{call} ({choice.market or 'any market'})")
     except CloudError as error:
         return judge.judge(check, error, Tried(policy="launch", pool=name))
@@ -169,16 +178,6 @@ def _try_pool(
     text = "; ".join(f"{', '.join(dict.fromkeys(each.calls))}: {found.text}" for each, found in findings)
     make = failure if any(found.outcome == "failure" for _, found in findings) else warning
     return make(check, text, " ".join(dict.fromkeys(found.remedy for _, found in findings)))
-
-
-def _describe_try(call: str, name: str, pool: Pool, choice: Choice) -> Tried:
-    return Tried(
-        action=f"ec2:{call}",
-        policy="launch",
-        pool=name,
-        quota=quota_subject(pool, choice.key, choice.market),
-        has_template=pool.ec2.launch_template is not None,
-    )
 
 
 def _list_requests(

@@ -32,10 +32,11 @@ def look_at_programs(settings: Settings) -> Iterator[Finding]:
         on_loopback=is_loopback(flower.host),
         is_local_stack=_is_local_stack(),
     )
+    networks = map(ipaddress.ip_network, settings.console.trusted_proxies or ())
     yield judge_console(
         refusal=find_refusal(settings, local=_is_local_stack()),
         has_way_in=is_loopback(settings.console.host) or _has_way_in(settings),
-        trusts_loopback=_trusts_loopback(settings),
+        trusts_loopback=any(network.is_loopback for network in networks),
     )
 
 
@@ -46,11 +47,6 @@ def _has_way_in(settings: Settings) -> bool:
     except InvalidInputError:
         # Another check reports a wrong URL of the database.
         return True
-
-
-def _trusts_loopback(settings: Settings) -> bool:
-    networks = map(ipaddress.ip_network, settings.console.trusted_proxies or ())
-    return any(network.is_loopback for network in networks)
 
 
 def _is_local_stack() -> bool:

@@ -310,16 +310,12 @@ class Stack:
         host = getattr(found.settings, name).host
         server = find_server(host, int(found.environment[f"LEASEHOLD_{name.upper()}__PORT"]), pid)
         if server == "other":
-            self._move(name)
+            for moved in self.configuration.move(name):
+                if self._supervisor is not None and moved in self._programs:
+                    self._supervisor.end([moved])
+                    self._launch(self._programs[moved])
+            self._write()
         return server == "own"
-
-    def _move(self, name: str) -> None:
-        """Start a program that serves a web page again, on another port."""
-        for moved in self.configuration.move(name):
-            if self._supervisor is not None and moved in self._programs:
-                self._supervisor.end([moved])
-                self._launch(self._programs[moved])
-        self._write()
 
     def _list_cloud_checks(self) -> dict[str, Check]:
         """Return the check of the emulator, if the rules need its types and prices, or its images; else none."""

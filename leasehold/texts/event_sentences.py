@@ -39,15 +39,26 @@ def _show(value: object) -> object:
 
 
 def _find_sentence(event: "Event") -> str:
-    detail = event.detail
+    detail: Mapping[str, Any] = event.detail
     if event.name == "message_refused":
         text = f"{detail['task']} on the queue {detail['queue']}, message {detail['message']}: "
         text += f"{detail['path']}: expected {detail['expected']}, got {detail['got']}"
         return text + (f" ({detail['more_faults']} more faults)" if detail.get("more_faults") else "")
     if "by" in detail:
-        return _describe_victim(detail)
+        payer = f" of account {detail['account']}" if detail.get("account") else ""
+        text = f"preempted by {detail['by']}{payer}, which pays at {_name(detail['level'])}"
+        used = show_cost(detail["cost"])
+        if component := detail.get("component"):
+            text = f"{component} on {detail['slot']} {text}"
+            used = f"{used} as its share"
+        text += f": it ran at {_name(detail['ran_at'])} and had used {used}"
+        return text + _describe_deadline("; its holder must release it by {}", detail)
     if "preempted" in detail:
-        return _describe_preemptor(event.name, detail)
+        verb = "preempted" if event.name == "reservation_leased" else "preempts"
+        text = f"{verb} {', '.join(detail['preempted'])} on {detail['slot']} at {_name(detail['level'])}"
+        if detail.get("account"):
+            text += f": account {detail['account']} pays for what they had used, {show_cost(detail['cost'])}"
+        return text + _describe_deadline("; it is free at {} at the latest", detail)
     if event.name == "reservation_relevelled":
         return f"pays at {_name(detail['to'])} from now on, instead of {_name(detail['from'])}"
     if detail.get("refusal"):
@@ -55,25 +66,6 @@ def _find_sentence(event: "Event") -> str:
     if event.name == "reservation_cores":
         return f"{detail['component']} may use {detail['cpus']:g} cores of {detail['slot']}"
     return ""
-
-
-def _describe_victim(detail: Mapping[str, Any]) -> str:
-    payer = f" of account {detail['account']}" if detail.get("account") else ""
-    text = f"preempted by {detail['by']}{payer}, which pays at {_name(detail['level'])}"
-    used = show_cost(detail["cost"])
-    if component := detail.get("component"):
-        text = f"{component} on {detail['slot']} {text}"
-        used = f"{used} as its share"
-    text += f": it ran at {_name(detail['ran_at'])} and had used {used}"
-    return text + _describe_deadline("; its holder must release it by {}", detail)
-
-
-def _describe_preemptor(name: str, detail: Mapping[str, Any]) -> str:
-    verb = "preempted" if name == "reservation_leased" else "preempts"
-    text = f"{verb} {', '.join(detail['preempted'])} on {detail['slot']} at {_name(detail['level'])}"
-    if detail.get("account"):
-        text += f": account {detail['account']} pays for what they had used, {show_cost(detail['cost'])}"
-    return text + _describe_deadline("; it is free at {} at the latest", detail)
 
 
 def _describe_deadline(text: str, detail: Mapping[str, Any]) -> str:

@@ -50,7 +50,7 @@ def draw(figures: Figures, width: int | None, height: int | None) -> list[str]:
     room = None if height is None else max(height, _LEAST_HEIGHT) - len(lines) - 2
     if figures.events and (room is None or room > 0):
         shown = figures.events if room is None else figures.events[-room:]
-        lines += _render([Text(), _title("Events"), *(_draw_event(each, columns) for each in shown)], width)
+        lines += _render([Text(), Text("Events", style="bold"), *(_draw_event(each, columns) for each in shown)], width)
     return lines if height is None else lines[:height]
 
 
@@ -68,10 +68,6 @@ def _render(things: Iterable[Text | Table], width: int | None) -> list[str]:
         for thing in things:
             console.print(thing, overflow="fold", crop=True)
     return [line.rstrip() for line in captured.get().splitlines()]
-
-
-def _title(text: str) -> Text:
-    return Text(text, style="bold")
 
 
 def _draw_head(figures: Figures) -> list[Text]:

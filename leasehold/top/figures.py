@@ -110,7 +110,15 @@ class Reader:
         except LeaseholdError as error:
             self._refreshed = None
             found.problems.append(str(error))
-        self._fill_queues(found)
+        # Roles that only read rows may have no right to these keys.
+        with suppress(LeaseholdError, redis.exceptions.NoPermissionError):
+            found.queues = self._client.probe.queue_lengths()
+            taken = self._read_taken()
+            found.queue_lag = None if taken is None else max(found.at - taken, 0.0)
+        with suppress(LeaseholdError):
+            offsets = self._client.probe.clock_offsets()
+            found.processes = len(offsets) or None
+            found.clocks = [each._asdict() for each in offsets if abs(each.seconds) > _CLOCK_SECONDS]
         events = self._read_events()
         found.events = None if events is None else list(events)
         return found
@@ -143,14 +151,3 @@ class Reader:
         found.pools = counts.list_pools()
         if not self._follower.follows:
             found.problems.append("this user of Redis may not read the changes: counts are read again now and then")
-
-    def _fill_queues(self, found: Figures) -> None:
-        # Roles that only read rows may have no right to these keys.
-        with suppress(LeaseholdError, redis.exceptions.NoPermissionError):
-            found.queues = self._client.probe.queue_lengths()
-            taken = self._read_taken()
-            found.queue_lag = None if taken is None else max(found.at - taken, 0.0)
-        with suppress(LeaseholdError):
-            offsets = self._client.probe.clock_offsets()
-            found.processes = len(offsets) or None
-            found.clocks = [each._asdict() for each in offsets if abs(each.seconds) > _CLOCK_SECONDS]

@@ -114,20 +114,17 @@ class Follower:
                 after = int(number.partition(b"-")[0])
                 if after - int(fields[b"count"]) != self._sequence:
                     return False
-                self._apply(counts, fields, happens=happens)
+                for row in self._decode("slots", fields):
+                    counts.take_slot(row)
+                for row in self._decode("reservations", fields):
+                    counts.take_reservation(row, happens=happens)
+                for row in self._decode("gone", fields):
+                    counts.drop(row)
                 self._sequence = after
             if self._sequence == sequence:
                 return True
             if not entries:
                 return False
-
-    def _apply(self, counts: Counts, fields: dict[bytes, bytes], *, happens: bool) -> None:
-        for row in self._decode("slots", fields):
-            counts.take_slot(row)
-        for row in self._decode("reservations", fields):
-            counts.take_reservation(row, happens=happens)
-        for row in self._decode("gone", fields):
-            counts.drop(row)
 
     def _decode(self, kind: str, fields: dict[bytes, bytes]) -> list[Any]:
         body = fields.get(kind.encode())

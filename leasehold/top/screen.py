@@ -56,7 +56,10 @@ class Screen:
             if self._ending is not None:
                 return "quit"
             if self._is_stopped:
-                self._stop()
+                self._is_stopped = False
+                self._leave()
+                stop_own_group()
+                self._enter()
             return "redraw"
         return self._read_key() if ready else None
 
@@ -65,15 +68,6 @@ class Screen:
         if not pressed or QUITS & set(pressed):
             return "quit"
         return "refresh" if REFRESHES & set(pressed) else "redraw"
-
-    def _stop(self) -> None:
-        """Restore the terminal, stop this process as Ctrl-Z does, and show the second screen again when the shell
-        continues the process.
-        """
-        self._is_stopped = False
-        self._leave()
-        stop_own_group()
-        self._enter()
 
     def _enter(self) -> None:
         if self._keys is not None:

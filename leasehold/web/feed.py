@@ -293,7 +293,15 @@ class Feed:
         with self._guard:
             self.view, self._had_view = found, True
             if is_new or changed:
-                self._note(Changed(self.revision, self.revision + 1, {} if is_new else changed, is_new))
+                made = Changed(self.revision, self.revision + 1, {} if is_new else changed, is_new)
+                self.revision = made.revision
+                for note in self._watchers:
+                    note(made)
+                for topic in self._topics.values():
+                    if topic.subscribers:
+                        topic.pending = made if topic.pending is None else topic.pending.joined(made)
+                    else:
+                        topic.pending = None
             if not self.status.is_valid:
                 log.info("The console follows the view.", action="console.view_found")
                 self._set_status(replace(self.status, is_valid=True, redis_lost_since=None))
@@ -318,16 +326,6 @@ class Feed:
                     # The usual start of a stack: the first tick builds the view.
                     log.info("The console waits for the view.", action="console.view_awaited", reason=reason)
                 self._set_status(replace(self.status, is_valid=False, redis_lost_since=time.monotonic()))
-
-    def _note(self, changed: Changed) -> None:
-        self.revision = changed.revision
-        for note in self._watchers:
-            note(changed)
-        for topic in self._topics.values():
-            if topic.subscribers:
-                topic.pending = changed if topic.pending is None else topic.pending.joined(changed)
-            else:
-                topic.pending = None
 
     def _set_status(self, status: FeedStatus) -> None:
         self.status = status

@@ -86,11 +86,11 @@ class FollowedView(View):
             self.ended[change.id] = change
         # Redis removes an ended reservation without a delta. The newest row shows how late it is.
         self._newest = max(self._newest, change.marked_at)
-        while self.ended and self._is_old(next(iter(self.ended.values()))):
+        while self.ended and (
+            next(iter(self.ended.values())).marked_at < self._newest - self._kept_seconds
+            or len(self.ended) > MOST_ENDED
+        ):
             del self.ended[next(iter(self.ended))]
-
-    def _is_old(self, reservation: Reservation) -> bool:
-        return reservation.marked_at < self._newest - self._kept_seconds or len(self.ended) > MOST_ENDED
 
 
 CHANGES: Final = 5000

@@ -221,16 +221,10 @@ class Gate:
         if not is_current(session, self._now(known)):
             return None
         if session.source == "token":
-            return self._admit_token(value, session, known)
-        return self._admit_key(value, session, known)
-
-    def _admit_token(self, value: str, session: Session, known: KnownPrincipals | None) -> Admission | None:
-        binding = self._token_binding()
-        if self._token is None or not is_signed(value, binding):
-            return None
-        return Admission(self._token_caller(known), make_csrf_token(binding, value), session)
-
-    def _admit_key(self, value: str, session: Session, known: KnownPrincipals | None) -> Admission | None:
+            binding = self._token_binding()
+            if self._token is None or not is_signed(value, binding):
+                return None
+            return Admission(self._token_caller(known), make_csrf_token(binding, value), session)
         row = None if known is None else known.principals.get(session.name)
         if known is None or row is None or not is_signed(value, self._bind(known, row.key)):
             return None

@@ -251,7 +251,11 @@ class EventTail:
             position = read_upto if len(found) == EVENTS_A_READ else max(position, last, read_upto)
             yield position, b""
         for event, block in list(self._tail):
-            if event.number > position and _matches(event, which):
+            if event.number > position and (
+                which.reservation in {None, event.reservation}
+                and which.slot in {None, event.slot}
+                and which.name in {None, event.name}
+            ):
                 yield event.number, block
         yield max(position, self._last), b""
 
@@ -292,11 +296,3 @@ class EventTail:
 
 def _encode(event: Event) -> bytes:
     return encode_event(event.name, write_event(event), identifier=str(event.number))
-
-
-def _matches(event: Event, which: EventFilter) -> bool:
-    return (
-        which.reservation in {None, event.reservation}
-        and which.slot in {None, event.slot}
-        and which.name in {None, event.name}
-    )

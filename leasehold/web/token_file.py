@@ -39,7 +39,14 @@ def read_token(path: Path) -> str:
     """
     try:
         with open(path, encoding="utf-8", opener=_open) as file:
-            _check(path, os.fstat(file.fileno()))
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise TokenFileError(f"{path}: expected a regular file")
+            mode = stat.S_IMODE(found.st_mode)
+            if mode & _OTHERS:
+                raise TokenFileError(f"{path}: expected a file of mode 0600, got mode {mode:04o}")
+            if found.st_uid != os.geteuid():
+                raise TokenFileError(f"{path}: expected a file of this user, it belongs to uid {found.st_uid}")
             text = file.read(4096).strip()
     except OSError as error:
         raise TokenFileError(f"{path}: expected a file that can be read, got {error.strerror}") from None
@@ -53,13 +60,3 @@ def read_token(path: Path) -> str:
 def _open(path: str, flags: int) -> int:
     # Without O_NONBLOCK a named pipe would wait for a writer.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def _check(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise TokenFileError(f"{path}: expected a regular file")
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & _OTHERS:
-        raise TokenFileError(f"{path}: expected a file of mode 0600, got mode {mode:04o}")
-    if found.st_uid != os.geteuid():
-        raise TokenFileError(f"{path}: expected a file of this user, it belongs to uid {found.st_uid}")

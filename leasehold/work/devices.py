@@ -4,7 +4,7 @@ The scheduler counts the amount of a resource and knows no single device. The ho
 with a part of a device, such as 0.5 gpus, gets the amount and no device of its own.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count, islice
 from typing import Final
 
@@ -32,12 +32,10 @@ class Devices:
             needed = resources[name]
             if needed % 1:
                 continue
-            free = (each for each in self._list_ids(name) if (name, each) not in taken)
+            ids = self._named[name] if name in self._named else map(str, count())
+            free = (each for each in ids if (name, each) not in taken)
             chosen[name] = list(islice(free, int(needed)))
             if (found := len(chosen[name])) < needed:
                 raise NoDevice(f"{name}: the lease needs {needed:g} devices, and {found} of this host are free")
         # A command without a lease on them does not see the devices that the host names. One with a part does.
         return {name: [] for name in self._named if not resources.get(name, 0.0)} | chosen
-
-    def _list_ids(self, name: str) -> Iterator[str]:
-        return iter(self._named[name]) if name in self._named else map(str, count())

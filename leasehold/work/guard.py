@@ -189,14 +189,6 @@ def _write(path: str, text: str) -> None:
         os.close(descriptor)
 
 
-def _make_cgroup(folder: str) -> None:
-    """Make a cgroup and the one above it, in which the kernel counts the processes that it ends for lack of memory."""
-    os.makedirs(folder, exist_ok=True)
-    # The delegated folder may have no controller of memory.
-    with contextlib.suppress(OSError):
-        _write(f"{os.path.dirname(folder)}/cgroup.subtree_control", "+memory")
-
-
 def kill_cgroup(folder: str) -> bool:
     """Kill all processes of a cgroup and of the cgroups in it. Return whether it had processes."""
     if b"populated 1" not in _read(f"{folder}/cgroup.events"):
@@ -355,7 +347,10 @@ class Starter:
     def start(self, command: Command) -> None:
         """Start a command. An error that the child meets is reported through `command.trouble`. Raises OSError."""
         if command.cgroup is not None:
-            _make_cgroup(command.cgroup)
+            os.makedirs(command.cgroup, exist_ok=True)
+            # The delegated folder may have no controller of memory.
+            with contextlib.suppress(OSError):
+                _write(f"{os.path.dirname(command.cgroup)}/cgroup.subtree_control", "+memory")
         parent = os.getpid()
         command.pipe, output = os.pipe()
         command.trouble, trouble = os.pipe()
@@ -508,7 +503,9 @@ class Kinship:
         strays = []
         owners: dict[tuple[int, int], str] = {}
         for process in processes.values():
-            line = self._list_line(process, processes)
+            line = [process]
+            while line[-1].parent != self._me and line[-1].parent in processes and len(line) < 10_000:  # noqa: PLR2004
+                line.append(processes[line[-1].parent])
             is_mine = line[-1].parent == self._me
             owner = self._find_owner(line, mains, commands) if is_mine or not self._adopts else None
             if owner is not None:
@@ -518,13 +515,6 @@ class Kinship:
                 strays.append(process)
         self._owners = owners
         return members, strays
-
-    def _list_line(self, process: Process, processes: Mapping[int, Process]) -> list[Process]:
-        """Return a process and its ancestors up to the child of this process."""
-        line = [process]
-        while line[-1].parent != self._me and line[-1].parent in processes and len(line) < 10_000:  # noqa: PLR2004
-            line.append(processes[line[-1].parent])
-        return line
 
     def _find_owner(
         self, line: Sequence[Process], mains: Mapping[int, Command], commands: Sequence[Command]
@@ -829,7 +819,11 @@ class Guard:
             self._finish(due, now)
         if now - self._reported_at >= TICK_SECONDS:
             self._reported_at = now
-            self._report_output(running)
+            for each in running:
+                output = each.output
+                if not each.is_over and output.bytes != output.reported and len(self._unsent) < _MOST_UNSENT:
+                    output.reported = output.bytes
+                    self._send({"event": "output", "id": each.id, "tail": output.tail, "bytes": output.bytes})
 
     def _look_at(self, command: Command, now: float) -> None:
         if command.status is None and command.pid:
@@ -984,13 +978,6 @@ class Guard:
                 os.close(descriptor)
             os.replace(draft, f"{command.folder}/{OUTCOME}")
         self._send(command.outcome)
-
-    def _report_output(self, running: Iterable[Command]) -> None:
-        for each in running:
-            output = each.output
-            if not each.is_over and output.bytes != output.reported and len(self._unsent) < _MOST_UNSENT:
-                output.reported = output.bytes
-                self._send({"event": "output", "id": each.id, "tail": output.tail, "bytes": output.bytes})
 
 
 def kill_descendants(root: int) -> int:

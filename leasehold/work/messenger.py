@@ -52,7 +52,15 @@ class Messenger:
                     self._jobs.renewable.wait(max(pause, 0.01))
                 if self._jobs.is_closed:
                     return
-            self._renew(live)
+            sent_at = self._jobs.clock()
+            try:
+                answers = self._port.renew([each.key for each in live])
+            except LeaseholdError:
+                answers = {}
+            with self._jobs.lock:
+                for job in live:
+                    self._take_renewal(job, answers.get(job.key), sent_at)
+            self._wake()
 
     def _find_renewable(self) -> list[Job]:
         """Return all leases with running commands if the renewal of one is due; else []."""
@@ -248,18 +256,6 @@ class Messenger:
             self._is_printing = False
             self._output_at = max(self._output_at, self._jobs.clock() + pause)
             self._jobs.due.notify()
-
-    def _renew(self, jobs: Sequence[Job]) -> None:
-        """Renew the leases of all running commands in one request."""
-        sent_at = self._jobs.clock()
-        try:
-            answers = self._port.renew([each.key for each in jobs])
-        except LeaseholdError:
-            answers = {}
-        with self._jobs.lock:
-            for job in jobs:
-                self._take_renewal(job, answers.get(job.key), sent_at)
-        self._wake()
 
     def _take_renewal(self, job: Job, answer: Renewed | Refused | None, sent_at: float) -> None:
         if job.state not in {"taken", "running"}:

@@ -162,7 +162,10 @@ class Runner:
                     job.revoke_at = end + shift
             for key, job in list(self._jobs.items()):
                 if key not in present:
-                    self._miss(job, asked_at)
+                    if job.state == "running":
+                        job.ending, job.is_to_kill = job.ending or "revoked", True
+                    elif job.state in {"wanted", "taken"} or (job.state == "done" and asked_at > job.done_at):
+                        del self._jobs[job.key]
             self._jobs.forget_reports()
             with contextlib.suppress(OSError):
                 self._jobs.records.prune(set(self._jobs))
@@ -196,13 +199,6 @@ class Runner:
         job.is_revoking, job.revoke_by = lease.is_revoking, lease.revoke_by
         job.term = job.term._replace(offline_timeout=lease.offline_timeout)
 
-    def _miss(self, job: Job, asked_at: float) -> None:
-        """React to a lease that the scheduler no longer has."""
-        if job.state == "running":
-            job.ending, job.is_to_kill = job.ending or "revoked", True
-        elif job.state in {"wanted", "taken"} or (job.state == "done" and asked_at > job.done_at):
-            del self._jobs[job.key]
-
     # The thread of the guard
 
     def _serve_guard(self) -> None:
@@ -233,7 +229,10 @@ class Runner:
             for event in events:
                 self._take_event(event)
             for job in list(self._jobs.values()):
-                self._work_on(job)
+                if job.state == "taken" and self._guard.is_connected:
+                    self._start_command(job)
+                elif job.state == "running":
+                    self._end_in_time(job)
         if self._guard.is_connected and is_needed:
             self._watch_guard()
 
@@ -319,7 +318,13 @@ class Runner:
             return
         match event:
             case Started():
-                self._note_started(job, event)
+                if job.record is not None:
+                    job.record.pid, job.record.begun = event.pid, event.begun
+                    self._jobs.records.save(job.record)
+                job.report_start_at = self._jobs.clock() + START_SECONDS
+                self._note_start(job.key.reservation, job.key.component, event.pid)
+                self._jobs.report({"event": "command_started", **name_lease(job.key), "pid": event.pid})
+                self._jobs.due.notify()
             case Printed():
                 job.printed = event.tail, event.bytes
                 self._jobs.due.notify()
@@ -332,15 +337,6 @@ class Runner:
             case _:
                 pass
 
-    def _note_started(self, job: Job, event: Started) -> None:
-        if job.record is not None:
-            job.record.pid, job.record.begun = event.pid, event.begun
-            self._jobs.records.save(job.record)
-        job.report_start_at = self._jobs.clock() + START_SECONDS
-        self._note_start(job.key.reservation, job.key.component, event.pid)
-        self._jobs.report({"event": "command_started", **name_lease(job.key), "pid": event.pid})
-        self._jobs.due.notify()
-
     def _take_end(self, job: Job, found: Exited | NotStarted) -> None:
         if job.state == "running":
             self._jobs.end(job, _judge(found, job.ending))
@@ -349,13 +345,6 @@ class Runner:
     def _guard_send(self, request: Mapping[str, Any]) -> None:
         if self._guard.is_connected:
             self._guard.send(request)
-
-    def _work_on(self, job: Job) -> None:
-        """Do what is due for one job: start it, give notice, kill it."""
-        if job.state == "taken" and self._guard.is_connected:
-            self._start_command(job)
-        elif job.state == "running":
-            self._end_in_time(job)
 
     def _start_command(self, job: Job) -> None:
         record, command = job.record, job.command

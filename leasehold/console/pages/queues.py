@@ -39,7 +39,15 @@ async def show_queues(request: Request) -> Response:
     processes: list[ProcessOffset] = []
     problem = ""
     try:
-        queues, processes = await services.feed.unless_silent(services.run(_reader(request).read))
+        state = request.app.state
+        if not hasattr(state, "queue_reader"):
+            settings = backend(request).settings
+            url = reveal(settings.console.queues_url) if settings.console.queues_url else settings.broker_url
+            # The user of the queues may read the clocks of the processes too, if it is on the Redis of the view.
+            view = url if settings.view_url == settings.broker_url else settings.view_url
+            state.queue_reader = _QueueReader(url or "", view or "", settings.view.prefix)
+        found: _QueueReader = state.queue_reader
+        queues, processes = await services.feed.unless_silent(services.run(found.read))
     except (ViewUnavailableError, Unavailable) as error:
         problem = str(error)
     template = "queues_part.html" if request.headers.get("hx-target") == "queues" else "queues.html"
@@ -73,18 +81,6 @@ class _QueueReader:
         Redis does not answer.
         """
         return self._queues.read(), sorted(self._clocks.read(), key=lambda each: (each.process, each.host))
-
-
-def _reader(request: Request) -> _QueueReader:
-    state = request.app.state
-    if not hasattr(state, "queue_reader"):
-        settings = backend(request).settings
-        url = reveal(settings.console.queues_url) if settings.console.queues_url else settings.broker_url
-        # The user of the queues may read the clocks of the processes too, if it is on the Redis of the view.
-        view = url if settings.view_url == settings.broker_url else settings.view_url
-        state.queue_reader = _QueueReader(url or "", view or "", settings.view.prefix)
-    found: _QueueReader = state.queue_reader
-    return found
 
 
 PAGE: Final = Page("queues", "Queues", "/queues", 40, [Route("/queues", show_queues)])

@@ -75,6 +75,7 @@ async def show_reservation(request: Request) -> Response:
     feed = backend(request).feed
     with feed.lock:
         slots = [feed.view.slots.get(lease.slot) for lease in row.leases]
+    stored = await _find_stored(request, name)
     return render(
         request,
         "reservation_course.html" if is_part else "reservation.html",
@@ -82,7 +83,7 @@ async def show_reservation(request: Request) -> Response:
         is_part=is_part,
         revision=revision,
         row=row,
-        document=_format_request(row),
+        document=msgspec.json.format(msgspec.json.encode(row.request), indent=2).decode(),
         headline=describe_state(row, wait, now),
         wish=describe_wish(row.request),
         describe_resources=describe_resources,
@@ -98,7 +99,7 @@ async def show_reservation(request: Request) -> Response:
         lost=lost,
         is_over=row.phase in ENDED,
         run_sentence=None if row.run is None else describe_command_state(row.run),
-        refusals=_find_refusals(sender, await _find_stored(request, name)),
+        refusals={verb: sender.find_refusal(verb) or _find_foreign(sender, verb, stored) for verb in VERBS},
     )
 
 
@@ -164,13 +165,6 @@ async def _find_stored(request: Request, name: str) -> StoredReservation | None:
     await feed.refresh()
     with feed.lock:
         return feed.view.reservations.get(name)
-
-
-def _find_refusals(sender: Caller, stored: StoredReservation | None) -> dict[str, str | None]:
-    """Return for each of VERBS a sentence that explains why a worker would refuse this verb from this caller; None if
-    no reason is known. The worker checks the request again. `stored`: the row of the reservation; None: not known.
-    """
-    return {verb: sender.find_refusal(verb) or _find_foreign(sender, verb, stored) for verb in VERBS}
 
 
 def _find_foreign(sender: Caller, verb: str, stored: StoredReservation | None) -> str | None:
@@ -378,7 +372,7 @@ async def _carry_out(request: Request) -> Response:
             case "cancel":
                 return await client.cancel(name, reason="cancelled in the console")
             case "suspend":
-                return await client.suspend(name, await _find_token(request, name))
+                return await client.suspend(name, (await _find(request, name)).token or None)
             case "resume":
                 return await client.resume(name)
             case "rerun":
@@ -425,10 +419,6 @@ def _find_known(request: Request, name: str) -> Reservation | None:
         return join_machines(row, feed.view.slots).row
 
 
-async def _find_token(request: Request, name: str) -> int | None:
-    return (await _find(request, name)).token or None
-
-
 async def _read_events(request: Request, name: str) -> tuple[list[Any], bool]:
     services = backend(request)
     wanted = EventFilter(reservation=name, newest=True, limit=MOST_EVENTS)
@@ -436,10 +426,6 @@ async def _read_events(request: Request, name: str) -> tuple[list[Any], bool]:
         return await services.run(services.store.read_events, wanted), False
     except Unavailable:
         return [], True
-
-
-def _format_request(row: Reservation) -> str:
-    return msgspec.json.format(msgspec.json.encode(row.request), indent=2).decode()
 
 
 PAGE: Final = Page(
