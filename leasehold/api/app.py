@@ -17,9 +17,8 @@ from starlette.types import Receive, Scope, Send
 from leasehold.api.asking import Asking
 from leasehold.api.joining import Joining
 from leasehold.api.openapi import make_document
-from leasehold.api.reading import Money, Reading
+from leasehold.api.reading import Money, Reading, Streams
 from leasehold.api.service import MediaTypeError, Service, respond
-from leasehold.api.streams import Streams
 from leasehold.errors import Fault, LeaseholdError, Refused
 from leasehold.web import problems
 from leasehold.web.backend import Backend

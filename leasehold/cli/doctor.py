@@ -19,7 +19,7 @@ from leasehold.texts.values import show_seconds
 from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
-    from leasehold.doctor.findings import Finding
+    from leasehold.doctor.rules import Finding
     from leasehold.doctor.trial_launch import Phase, PhaseName, Trial, TrialLaunch
     from scheduler.operations.rules.offers import Offer
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from leasehold.agent.agent import HostSpec
     from leasehold.client.client import Client
     from leasehold.client.credentials import Credentials
-    from leasehold.work.devices import Devices
+    from leasehold.work.command import Devices
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Slot of the host; default: the name of this host.")]
 Machine = Annotated[
@@ -150,7 +150,7 @@ def run(
     or SIGTERM drains the host: the agent ends when the last lease of the host has ended. A second signal ends the agent
     at once.
     """
-    from leasehold.agent.own_stack import find_own_key
+    from leasehold.agent.commands import find_own_key
     from leasehold.client.client import Client
     from leasehold.client.credentials import find_credentials
 
@@ -216,7 +216,7 @@ def join_cluster(
 
 
 def _read_devices(options: list[str] | None) -> "Devices":
-    from leasehold.work.devices import Devices
+    from leasehold.work.command import Devices
 
     found = {}
     for name, text in parse_pairs("--device", options or []).items():

@@ -28,7 +28,6 @@ from leasehold.cli import (  # noqa: F401 - each file adds its commands when it 
     reading,
     requesting,
     ruling,
-    run_times,
     running,
     simulating,
     status,

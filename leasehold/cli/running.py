@@ -168,7 +168,7 @@ def _detach(config: Path | None) -> None:
         running = read_running(folder)
         # After a killed supervisor the file of the old stack stays until the new one writes its own.
         if running is not None and running.pid == process.pid and running.phase == "running":
-            from leasehold.stack.console_address import find_console_url
+            from leasehold.stack.configuration import find_console_url
 
             console = find_console_url(running.urls, running.environment)
             print_thing(f"up, pid {process.pid}; `leasehold down` stops it", _describe_console(console))

@@ -14,8 +14,9 @@ from redis.exceptions import NoPermissionError
 from leasehold.canaries import Canaries, Probe
 from leasehold.client.redis.connection import explain_redis
 from leasehold.client.redis.own_transport import open_wire
-from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.rules import (
+    Finding,
+    failure,
     judge_access,
     judge_clock,
     judge_clocks,
@@ -24,6 +25,8 @@ from leasehold.doctor.rules import (
     judge_queue,
     judge_redis_version,
     judge_unread,
+    ok,
+    skipped,
 )
 from leasehold.errors import LeaseholdError, Unavailable
 from scheduler.ports import ViewUnavailableError

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.remedies import Tried, find_remedy, judge_call, show_error
+from leasehold.doctor.rules import Finding, failure, ok, skipped, warning
 from scheduler.model.machines import is_source
 from scheduler.model.pools import Pool
 from scheduler.model.quota_classes import quota_subject

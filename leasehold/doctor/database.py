@@ -4,16 +4,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
-from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.rules import (
     HOSTS,
     MACHINES,
+    Finding,
+    failure,
     judge_clock,
     judge_hosts,
     judge_machines,
     judge_membership,
     judge_rules,
     judge_schema,
+    ok,
+    skipped,
+    warning,
 )
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.commands.slot_commands import REGISTER_REFUSED

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from leasehold.doctor.findings import Finding, failure, ok, warning
+from leasehold.doctor.rules import Finding, failure, ok, warning
 from scheduler.model.quota_classes import find_quota
 from scheduler.ports import CloudError
 

@@ -1,13 +1,15 @@
-"""The rules of `leasehold doctor`: each function turns observations into a finding, without I/O and without a clock.
+"""Findings, the results of the checks of `leasehold doctor`, and its rules: each function turns observations into a
+finding, without I/O and without a clock.
 
 In each function `check` is the name of the check, which the finding repeats. docs/how-to/check-an-installation.md and
 docs/reference/processes.md, "Celery's settings", give the reasons of each failure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipped, warning
+import msgspec
+
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.slots import Slot
@@ -15,6 +17,45 @@ from scheduler.operations.commands.slot_commands import TWO_LIVE
 from scheduler.operations.machines.joining import JOIN_REFUSED
 from scheduler.ports import ClusterRow, DatabaseWentBackError, Remembered
 from scheduler.protocol.clock import ProcessOffset
+
+Outcome = Literal["ok", "warning", "failure", "skipped"]
+
+CLOCK_SECONDS: Final = 1.0
+"""Largest difference in seconds between a clock and cluster time that is no fault (docs/how-to/aws.md, "The hosts")."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one check. `check`: the name of the check; `outcome`: ok, warning, failure or skipped; `text`: what
+    was observed; `remedy`: what to do about it, "" if nothing.
+    """
+
+    check: str
+    outcome: Outcome
+    text: str
+    remedy: str = ""
+
+
+def ok(check: str, text: str) -> Finding:
+    """Return the finding of a check that found no fault. `text`: what was observed."""
+    return Finding(check=check, outcome="ok", text=text)
+
+
+def warning(check: str, text: str, remedy: str) -> Finding:
+    """Return the finding of a check on a part that works but is probably not configured as intended. `remedy`: what to
+    do.
+    """
+    return Finding(check=check, outcome="warning", text=text, remedy=remedy)
+
+
+def failure(check: str, text: str, remedy: str) -> Finding:
+    """Return the finding of a check on a part that does not work, or that will fail. `remedy`: what to do."""
+    return Finding(check=check, outcome="failure", text=text, remedy=remedy)
+
+
+def skipped(check: str, why: str) -> Finding:
+    """Return the finding of a check that did not run. `why`: the reason."""
+    return Finding(check=check, outcome="skipped", text=why)
+
 
 LEAST_REDIS: Final = (6, 2)
 LATE_INTERVALS: Final = 3

@@ -1,5 +1,5 @@
 """Choose the configuration of an embedded stack before it starts: URLs, ports, secrets, and the environment of its
-processes.
+processes. Find the address by which the user of a stack opens the console: it has the token of the stack.
 """
 
 import os
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from leasehold.stack.programs import Program
-from leasehold.web.token_file import TOKEN_FILE
+from leasehold.web.token_file import TOKEN_FILE, TokenFileError, read_token
 from scheduler.protocol.names import OWN_STACK_VARIABLE
 from scheduler.store.revisions import make_sqlite_url
 from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
@@ -21,6 +22,20 @@ from workers.ec2 import EMULATOR_SECRET_VARIABLE
 from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
 from workers.setting_types import SecretText
 from workers.settings import AwsSettings, BrokerSettings, DatabaseSettings, Settings, read_settings
+
+
+def find_console_url(urls: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
+    """Return the address with the token, or None if the stack runs no console. The token is read from its file, because
+    run.json does not contain it. Without a readable file the address is returned without a token.
+    """
+    url, path = urls.get(CONSOLE), environment.get(TOKEN_VARIABLE)
+    if url is None or path is None:
+        return url
+    try:
+        return f"{url}?token={quote(read_token(Path(path)))}"
+    except TokenFileError:
+        return url
+
 
 REDIS: Final = "redis"
 EMULATOR: Final = "emulator"

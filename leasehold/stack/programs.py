@@ -1,4 +1,5 @@
-"""Start and end the processes of a stack so that none outlives the supervisor (the process that started the stack).
+"""Read the Procfile, the only definition of the processes of a stack, and start and end these processes so that none
+outlives the supervisor (the process that started the stack).
 
 A process begins as a gate: a shell that waits for a line on its standard input and then becomes the command. The
 supervisor first reports the process to the reaper, and then sends the line. If the supervisor dies before that, the
@@ -8,6 +9,7 @@ that the nursery has forked waits in the same way.
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import leasehold
 from leasehold.private_files import PRIVATE_UMASK, open_private
 from leasehold.process_identity import ProcessIdentity, end_group, find_start
 from leasehold.stack.nursery import Forked, Nursery
@@ -170,3 +173,36 @@ class Child:
         if isinstance(self._process, Forked):
             self._process.release()
         self._reaper.forget(self.pid)
+
+
+class ProcfileError(Exception):
+    """Raised if the Procfile is missing, or if one of its lines is not `name: command`."""
+
+
+def find_procfile() -> Path:
+    """Return the path of the Procfile: in a checkout the one next to the package, else the copy inside the installed
+    package.
+    """
+    package = Path(leasehold.__file__).parent
+    for candidate in (package.parent / "Procfile", package / "Procfile"):
+        if candidate.is_file():
+            return candidate
+    raise ProcfileError("this installation has no Procfile: install the package leasehold again")
+
+
+def read_procfile(text: str) -> list[Program]:
+    """Return the programs of a Procfile in order. The command `python` is replaced by the interpreter of
+    this process.
+    """
+    programs = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, colon, command = line.partition(":")
+        words = shlex.split(command)
+        if not colon or not name.strip() or not words:
+            raise ProcfileError(f"Procfile, line {number}: expected `name: command`, got {line!r}")
+        if words[0] in {"python", "python3"}:
+            words[0] = sys.executable
+        programs.append(Program(name.strip(), tuple(words)))
+    return programs

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leasehold.texts.values import find_style, show_seconds, show_time
-from leasehold.top.counts import PoolCounts
-from leasehold.top.figures import Figures
+from leasehold.top.figures import Figures, PoolCounts
 from scheduler.protocol.visible import make_visible
 
 STATES: Final = ("ready", "launching", "booting", "binding", "draining", "terminating", "error", "stopped")

@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from leasehold.web.gate import SAFE_METHODS, Admission, Gate
+from leasehold.web.gate import SAFE_METHODS, SESSION_SECONDS, Admission, Gate
 from leasehold.web.problems import make_problem, respond
-from leasehold.web.sessions import SESSION_SECONDS
 from scheduler.protocol.host_proof import JOIN_PATH
 from scheduler.protocol.http_routes import API, DOCS
 from workers.logs import get_logger

@@ -16,16 +16,16 @@ from typing import Any, Final
 from leasehold.client.backoff import Backoff
 from leasehold.client.models import LeaseKey
 from leasehold.work.command import (
+    Devices,
     HostIdentity,
     LeaseCommand,
+    NoDevice,
     Signer,
     WrongCommand,
     format_peers,
     make_environment,
     make_program,
 )
-from leasehold.work.devices import Devices, NoDevice
-from leasehold.work.fence import Term
 from leasehold.work.guard import read_boot_clock
 from leasehold.work.guard_client import (
     Ended,
@@ -48,12 +48,12 @@ from leasehold.work.jobs import (
     Jobs,
     LeaseState,
     Report,
+    Term,
     name_lease,
 )
 from leasehold.work.messenger import BATCH, REPORTERS, START_SECONDS, Messenger
 from leasehold.work.ports import CommandsPort, Outcome, Why
-from leasehold.work.records import NOTICE, PEERS, Record, Records, make_lease_id
-from leasehold.work.remains import end_remains
+from leasehold.work.records import NOTICE, PEERS, Record, Records, end_remains, make_lease_id
 
 PING_SECONDS: Final = 5.0
 SILENT_SECONDS: Final = 30.0

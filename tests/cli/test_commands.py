@@ -14,7 +14,7 @@ import typer
 from leasehold.cli.doctor import print_finding
 from leasehold.cli.failures import print_error
 from leasehold.cli.program import app
-from leasehold.doctor.findings import Finding
+from leasehold.doctor.rules import Finding
 from scheduler.model.events import Event
 from scheduler.model.waits import Waits
 from scheduler.store.opening import open_store

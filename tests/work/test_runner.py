@@ -15,7 +15,7 @@ import pytest
 from leasehold.client.models import LeaseKey
 from leasehold.errors import Refused
 from leasehold.work import guard
-from leasehold.work.devices import Devices
+from leasehold.work.command import Devices
 from leasehold.work.ports import Outcome, Taken
 from leasehold.work.records import Records, make_lease_id
 from testbed.guarding import Guarded
