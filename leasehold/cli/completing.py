@@ -49,7 +49,11 @@ def complete_slots(incomplete: str) -> Found:
 
 
 def complete_accounts(incomplete: str) -> Found:
-    return _find("accounts", incomplete, _describe_account)
+    return _find(
+        "accounts",
+        incomplete,
+        lambda name, row: None if row.get("forgotten") else (name, row.get("description", "")),
+    )
 
 
 def complete_pools(incomplete: str) -> Found:
@@ -103,10 +107,6 @@ def complete_events(incomplete: str) -> list[str]:
 
 def _offer_if(phases: frozenset[str], name: str, row: Row) -> tuple[str, str] | None:
     return (name, row["phase"]) if row["phase"] in phases else None
-
-
-def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
-    return None if row.get("forgotten") else (name, row.get("description", ""))
 
 
 def _ask_rules() -> "RulesInForce | None":

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from leasehold.cli.completing import complete_pools
-from leasehold.cli.connecting import load_settings, open_store
-from leasehold.cli.failures import NO_RULES, CommandError
+from leasehold.cli.connecting import find_rules, load_settings, open_store
 from leasehold.cli.output import (
     CPUS_HELP,
     MEMORY_HELP,
@@ -27,6 +26,7 @@ from leasehold.cli.output import (
     print_document,
     print_json,
     print_result,
+    print_rows,
     print_table,
     print_thing,
     print_wide,
@@ -103,18 +103,11 @@ def costs(
             import msgspec
 
             status = list(found)
-            if chosen in {"json", "yaml"}:
-                print_document([{**msgspec.to_builtins(each), "exceeded": each.exceeded} for each in status], chosen)
-            elif chosen == "csv":
-                header = ["budget", "action", "running", "day", "month", "per_hour", "per_day", "per_month"]
-                print_csv(header, [[getattr(each, name) for name in header] for each in status])
-            else:
-                show = print_wide if chosen == "wide" else print_table
-                show(
-                    _BUDGETS,
-                    map(_budget_row, status),
-                    "no budgets: `leasehold rules set budgets.all.per_day=40` makes one",
-                )
+            document = [{**msgspec.to_builtins(each), "exceeded": each.exceeded} for each in status]
+            header = ["budget", "action", "running", "day", "month", "per_hour", "per_day", "per_month"]
+            records = [[getattr(each, name) for name in header] for each in status]
+            empty = "no budgets: `leasehold rules set budgets.all.per_day=40` makes one"
+            print_rows(chosen, document, header, records, _BUDGETS, map(_budget_row, status), empty)
         else:
             _show_costs(store, way, _find_begin(store, since), chosen)
 
@@ -225,10 +218,7 @@ def refresh(as_json: AsJson = False) -> None:
     from leasehold.cli.market import read_market
 
     with open_store() as store:
-        stored = store.load_rules()
-        if not stored.version:
-            raise CommandError(NO_RULES)
-        found = read_market(store, settings, stored.rules, all_pools=True)
+        found = read_market(store, settings, find_rules(store).rules, all_pools=True)
     text = f"{found.prices} prices, {found.types} instance types" + ("" if found.changed else ", unchanged")
     print_result(found, text, as_json=as_json)
 
@@ -273,9 +263,7 @@ def offers(
     with open_store() as store:
         from scheduler.operations.rules.offers import Ages, list_offers
 
-        stored = store.load_rules()
-        if not stored.version:
-            raise CommandError(NO_RULES)
+        find_rules(store)
         clock.now = store.now
         ages = Ages(spot=settings.stale_after, on_demand=settings.stale_list_after)
         found = list_offers(store, ages, pools=[] if pool is None else [pool], wanted=wanted)
@@ -293,16 +281,14 @@ def offers(
 
 
 def _offer_row(offer: "Offer") -> tuple[str, ...]:
-    price = "none" if offer.price is None else f"{offer.price:.4f}"
-    seen = show_age(offer.seen_at) + (" (stale)" if offer.is_stale else "")
     name = offer.key or "(template)"
     return (
         offer.pool,
         name if name.endswith(offer.market) else f"{name} {offer.market}",
         offer.zone or "",
-        price,
+        "none" if offer.price is None else f"{offer.price:.4f}",
         offer.source or "",
-        seen,
+        show_age(offer.seen_at) + (" (stale)" if offer.is_stale else ""),
         show_amounts(offer.resources),
         "; ".join(["next", *([offer.turn] if offer.turn else [])] if offer.is_next else offer.reasons),
     )

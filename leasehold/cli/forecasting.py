@@ -14,12 +14,10 @@ from leasehold.cli.output import (
     Watched,
     choose_format,
     clock,
-    print_csv,
-    print_document,
     print_json,
+    print_rows,
     print_table,
     print_thing,
-    print_wide,
     repeat,
     show_age,
 )
@@ -49,6 +47,7 @@ _FIELDS: Final = (
     *("id", "account", "principal", "job", "system", "size", "instances", "cpus", "number", "median", "p80", "p90"),
     *("released_at", "seconds", "ratios"),
 )
+_HEADER: Final = [name for name in _FIELDS[:-2] if name not in {"instances", "cpus"}]
 
 
 @app.command(epilog=example("leasehold runtimes", "leasehold runtimes --account ci --job build --json"))
@@ -72,20 +71,11 @@ def runtimes(
 
         def show_all() -> None:
             found = client.run_times(account=account, job=job)
-            if chosen in {"json", "yaml"}:
-                print_document([{name: getattr(each, name) for name in _FIELDS} for each in found], chosen)
-            elif chosen == "csv":
-                print_csv([name for name in _FIELDS[:-2] if name not in {"instances", "cpus"}], map(_list_cells, found))
-            else:
-                show = print_wide if chosen == "wide" else print_table
-                show(_COLUMNS, map(_row, found), _NONE)
+            document = [{name: getattr(each, name) for name in _FIELDS} for each in found]
+            records = [["" if row[name] is None else row[name] for name in _HEADER] for row in document]
+            print_rows(chosen, document, _HEADER, records, _COLUMNS, map(_row, found), _NONE)
 
         repeat(show_all, watch)
-
-
-def _list_cells(found: "RunTimes") -> list[Any]:
-    cells = [getattr(found, name) for name in _FIELDS[:-2] if name not in {"instances", "cpus"}]
-    return ["" if each is None else each for each in cells]
 
 
 def _row(found: "RunTimes") -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from leasehold.cli.completing import (
     complete_systems,
 )
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import explaining_refusals
+from leasehold.cli.failures import explaining_refusals, print_error
 from leasehold.cli.output import (
     AsJson,
     Output,
@@ -221,9 +221,7 @@ def describe_use(slot: "Slot", leases: "Iterable[Placement]") -> str:
 
 
 def _describe_part(name: str, used: float, total: float) -> str:
-    if name == "memory_mib":
-        return f"memory {used:g}/{total:g} MiB"
-    return f"{name} {used:g}/{total:g}"
+    return f"memory {used:g}/{total:g} MiB" if name == "memory_mib" else f"{name} {used:g}/{total:g}"
 
 
 def _list_holders(seen: SeenSlot) -> tuple[str, ...]:
@@ -535,7 +533,6 @@ def _print_slots(
 
 
 def _read_conditions(client: "Client", pool: str | None) -> "Conditions":
-    from leasehold.cli.failures import print_error
     from leasehold.client.models import Conditions
     from leasehold.errors import NotAnswered
 
@@ -570,9 +567,8 @@ def _read_key(
     """Return for --sort the function that reads the value to sort by from a row, and whether the order is reversed.
     Return None without --sort.
     """
-    if sort is None:
-        return None
-    return keys[choose("--sort", sort.removeprefix("-"), tuple(keys))], sort.startswith("-")
+    name = (sort or "").removeprefix("-")
+    return None if sort is None else (keys[choose("--sort", name, tuple(keys))], sort.startswith("-"))
 
 
 def _sort(seen: Sequence[Seen], key: "tuple[Callable[[Seen], Any], bool] | None") -> list[Seen]:

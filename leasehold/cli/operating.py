@@ -79,10 +79,8 @@ def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if not slots:
-            message = "interrupted by Ctrl-C before a slot was changed, as far as is known"
-            raise CommandError(message, INTERRUPTED) from None
-        raise CommandError(f"interrupted by Ctrl-C: slot {' '.join(slots)} {what_stays}", INTERRUPTED) from None
+        known = f": slot {' '.join(slots)} {what_stays}" if slots else " before a slot was changed, as far as is known"
+        raise CommandError(f"interrupted by Ctrl-C{known}", INTERRUPTED) from None
 
 
 class _Leases:

@@ -155,9 +155,7 @@ def show_age(at: float | None, now: float | None = None) -> str:
     if at is None:
         return ""
     seconds = (clock.now() if now is None else now) - at
-    if seconds < 0:
-        return f"in {show_seconds(-seconds)}"
-    return f"{show_seconds(seconds)} ago"
+    return f"in {show_seconds(-seconds)}" if seconds < 0 else f"{show_seconds(seconds)} ago"
 
 
 def show_instant(at: float | None) -> str:
@@ -341,6 +339,26 @@ def print_document(value: Any, chosen: str) -> None:
     import msgspec
 
     sys.stdout.write("\n".join(_list_lines(msgspec.to_builtins(value))) + "\n")
+
+
+def print_rows(
+    chosen: str,
+    document: object,
+    header: Sequence[str],
+    records: Iterable[Sequence[Any]],
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[Cell]],
+    empty: str,
+) -> None:
+    """Print a list in the format `chosen`: `document` as JSON or YAML, `records` below `header` as CSV, else `rows`
+    below `columns` as a table, or the sentence `empty` if there are none.
+    """
+    if chosen in {"json", "yaml"}:
+        print_document(document, chosen)
+    elif chosen == "csv":
+        print_csv(header, records)
+    else:
+        (print_wide if chosen == "wide" else print_table)(columns, rows, empty)
 
 
 def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -52,10 +52,7 @@ from scheduler.protocol.forecasts import describe_eta
 from scheduler.protocol.states import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from leasehold.client.client import Client
-    from leasehold.client.lease import Lease
     from leasehold.client.models import Answer, Note, Reservation, Wait
 
 LiveId = Annotated[
@@ -488,42 +485,38 @@ def run(
     raise typer.Exit(status)
 
 
-def _run(client: "Client", fields: dict[str, Any], command: list[str], group: Any, signals: Any, **waiting: Any) -> int:
-    from leasehold.leased_command import LeasedCommand
-
-    submit(client, fields)
-    with contextlib.ExitStack() as stack:
-        lease = _enter(client, fields, stack, **waiting)
-        signals.pass_on()
-        return LeasedCommand(client, lease, group, print_error).run(command, inherited())
-
-
-def _enter(
+def _run(
     client: "Client",
     fields: dict[str, Any],
-    stack: contextlib.ExitStack,
+    command: list[str],
+    group: Any,
+    signals: Any,
     *,
     wait: float | None,
     wait_anyway: bool,
-) -> "Lease":
-    """Submit the reservation in `fields`, wait for its lease and return the lease. The lease is released when `stack`
-    closes.
+) -> int:
+    """Submit the reservation in `fields`, wait for its lease, run the command and release the lease.
 
     Raises CommandError if the reservation is not leased within `wait` seconds, or cannot be served (unless
     `wait_anyway`).
     """
-    from leasehold.leased_command import NOT_IN_TIME
+    from leasehold.leased_command import NOT_IN_TIME, LeasedCommand
 
+    submit(client, fields)
     name, began = fields["id"], time.monotonic()
-    try:
-        with showing_why(client, name):
-            return stack.enter_context(client.lease(wait=wait, wait_anyway=wait_anyway, **fields))
-    except CannotBeServed as error:
-        raise CommandError(f"{error}; {_give_up(client, name)} (--wait-anyway keeps it)") from None
-    except (NotAnswered, Unavailable) as error:
-        if wait is None or time.monotonic() - began < wait:
-            raise
-        raise CommandError(f"{error}; the wait for the lease is over: {_give_up(client, name)}", NOT_IN_TIME) from None
+    with contextlib.ExitStack() as stack:
+        try:
+            with showing_why(client, name):
+                lease = stack.enter_context(client.lease(wait=wait, wait_anyway=wait_anyway, **fields))
+        except CannotBeServed as error:
+            raise CommandError(f"{error}; {_give_up(client, name)} (--wait-anyway keeps it)") from None
+        except (NotAnswered, Unavailable) as error:
+            if wait is None or time.monotonic() - began < wait:
+                raise
+            over = f"{error}; the wait for the lease is over: {_give_up(client, name)}"
+            raise CommandError(over, NOT_IN_TIME) from None
+        signals.pass_on()
+        return LeasedCommand(client, lease, group, print_error).run(command, inherited())
 
 
 def _give_up(client: "Client", name: str) -> str:

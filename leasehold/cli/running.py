@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from leasehold.cli.completing import complete_logs
-from leasehold.cli.connecting import find_log_folder
+from leasehold.cli.connecting import find_log_folder, open_store
 from leasehold.cli.failures import BAD_INPUT, ERROR_PREFIX, INTERRUPTED, NO_RULES, CommandError, one_line
 from leasehold.cli.interrupts import list_ending
-from leasehold.cli.output import print_thing
+from leasehold.cli.output import make_table, print_json, print_thing
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import FOLDER, RUN_FILE, find_running, is_locked, read_running
 from leasehold.errors import UntrustedFolder
@@ -98,9 +98,8 @@ def _find_other() -> "RunningStack | None":
         with contextlib.suppress(UntrustedFolder):
             # A folder above that belongs to another user does not concern this stack.
             running = find_running()
-        if running is None or running.supervisor is None or is_running(running.supervisor):
-            return running
-        if time.monotonic() >= until:
+        has_died = running is not None and running.supervisor is not None and not is_running(running.supervisor)
+        if not has_died or time.monotonic() >= until:
             return running
         # Polling: the reaper is no child of this process.
         time.sleep(_POLL_SECONDS)
@@ -127,7 +126,6 @@ def _print_progress(name: str, state: str) -> None:
 
 
 def _print_running(stack: "Stack", seconds: float) -> None:
-    from leasehold.cli.output import make_table
 
     rows = [(name, str(pid), stack.urls.get(name, "")) for name, pid in sorted(stack.pids().items())]
     system = next(iter(stack.systems), "x86_64-linux")
@@ -146,9 +144,8 @@ def _print_running(stack: "Stack", seconds: float) -> None:
 
 
 def _describe_console(url: str | None) -> str:
-    if url is None:
-        return "The console is not installed: pip install 'leasehold[server,console]'"
-    return f"The console: {url}"
+    missing = "The console is not installed: pip install 'leasehold[server,console]'"
+    return missing if url is None else f"The console: {url}"
 
 
 def _detach(config: Path | None) -> None:
@@ -280,8 +277,6 @@ def snapshot(
     The state is read from the database. `leasehold simulate` plays the scenario from now on: change the scenario first,
     to see the effect of the change.
     """
-    from leasehold.cli.connecting import open_store
-    from leasehold.cli.output import print_json
     from scheduler.simulation.snapshot import make_snapshot
 
     with open_store() as store:

@@ -91,7 +91,6 @@ def _assess(client: "Client", probe: bool) -> "Status":
     also check the workers of each queue.
     """
     offsets = client.probe.clock_offsets()
-    from leasehold.client.discovery import find_running
     from scheduler.protocol.masking import show_url
 
     running = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from leasehold.cli.connecting import adopt_stack, connect
+from leasehold.cli.connecting import adopt_stack, connect, open_store
 from leasehold.cli.output import AsJson, print_json
 from leasehold.cli.root import app, example
 from leasehold.cli.tables import find_width
@@ -138,28 +138,21 @@ class _EventReader:
         """Return the newest events, oldest first; None if the database cannot be read."""
         if time.monotonic() < self._due:
             return None
+        import msgspec
+
+        from leasehold.texts.event_sentences import describe_event
         from scheduler.model.validation import InvalidInputError
-        from scheduler.ports import StoreUnavailableError
+        from scheduler.ports import EventFilter, StoreUnavailableError
 
         try:
-            self._read_new()
+            if self._store is None:
+                self._store = self._stack.enter_context(open_store())
+            for event in self._store.read_events(EventFilter(after=self._last, newest=True, limit=_EVENTS)):
+                self._last = event.number
+                self._known.append(msgspec.to_builtins(event) | {"text": describe_event(event)})
         except (ImportError, OSError, LeaseholdError, InvalidInputError, StoreUnavailableError):
             # A library is missing, or the database does not answer or is no database of Leasehold.
             self._due = time.monotonic() + _PAUSE_SECONDS
             return None
-        return list(self._known)
-
-    def _read_new(self) -> None:
-        import msgspec
-
-        from leasehold.cli.connecting import open_store
-        from leasehold.texts.event_sentences import describe_event
-        from scheduler.ports import EventFilter
-
-        if self._store is None:
-            self._store = self._stack.enter_context(open_store())
-        newest = EventFilter(after=self._last, newest=True, limit=_EVENTS)
-        for event in self._store.read_events(newest):
-            self._last = event.number
-            self._known.append(msgspec.to_builtins(event) | {"text": describe_event(event)})
         del self._known[:-_EVENTS]
+        return list(self._known)
