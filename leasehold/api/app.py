@@ -5,7 +5,7 @@ The router finds the handler of a request by two look-ups in a table. A general 
 request with the patterns of all routes, which takes as long as the rest of a small request.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -22,13 +22,13 @@ from leasehold.api.service import MediaTypeError, Service, respond
 from leasehold.errors import Fault, LeaseholdError, Refused
 from leasehold.web import problems
 from leasehold.web.backend import Backend
+from leasehold.web.caller import Handler, needs
 from leasehold.web.entrance import BodyTooLargeError
 from leasehold.web.problems import describe_error, make_problem
 from scheduler.model.faults import InvalidInputError
 from scheduler.protocol.host_proof import JOIN_PATH
 from scheduler.protocol.http_routes import API, LISTS, ROUTES, TIME_HEADER
 
-Handler = Callable[[Request], Awaitable[Response]]
 EXPLAINED: Final = (LeaseholdError, InvalidInputError, MediaTypeError, BodyTooLargeError)
 """The errors of handlers that `explain` turns into a response. For any other error the response has status 500."""
 _TIME: Final = TIME_HEADER.lower().encode()
@@ -145,48 +145,42 @@ def make_api(backend: Backend) -> Router:
     asking = Asking(service)
     reading, streams = Reading(service, asking), Streams(service)
     money = Money(service)
-    handlers: dict[str, Handler] = {
-        "/reservations": reading.reservations,
-        "/reservations/{reservation}": reading.reservation,
-        "/reservations/{reservation}/explanation": reading.explanation,
-        "/slots": reading.slots,
-        "/slots/{slot}": reading.slot,
-        "/slots/{slot}/hint": reading.hint,
-        "/accounts": reading.accounts,
-        "/accounts/{account}": reading.account,
-        "/run-times": reading.run_times,
-        "/forecasts": reading.forecasts,
-        "/costs": money.costs,
-        "/budgets": money.budgets,
-        "/offers": money.offers,
-        "/report": reading.report,
-        "/status": reading.status,
-        "/events": streams.events,
-        "/stream": streams.stream,
-        "/openapi.json": show_document,
+    reads: dict[str, tuple[str, Handler]] = {
+        "/reservations": ("query", reading.reservations),
+        "/reservations/{reservation}": ("query", reading.reservation),
+        "/reservations/{reservation}/explanation": ("explain", reading.explanation),
+        "/slots": ("query", reading.slots),
+        "/slots/{slot}": ("query", reading.slot),
+        "/slots/{slot}/hint": ("leases", reading.hint),
+        "/accounts": ("query", reading.accounts),
+        "/accounts/{account}": ("query", reading.account),
+        "/run-times": ("query", reading.run_times),
+        "/forecasts": ("query", reading.forecasts),
+        "/costs": ("rules", money.costs),
+        "/budgets": ("rules", money.budgets),
+        "/offers": ("rules", money.offers),
+        "/report": ("query", reading.report),
+        "/events": ("query", streams.events),
+        "/stream": ("query", streams.stream),
     }
+    # A resource that takes one request as well as a list of requests, such as the submissions, has one route.
+    asked = [*LISTS.items(), *((verb, route) for verb, route in ROUTES.items() if LISTS.get(verb) != route)]
     return Router(
         [
-            *[
-                *(ApiRoute("GET", path, handler) for path, handler in handlers.items()),
-                ApiRoute("POST", JOIN_PATH, Joining(service).join),
-                ApiRoute("POST", "/reservations/changes", reading.changes),
-                ApiRoute("POST", "/slots/{slot}/heartbeat", reading.heartbeat),
-            ],
-            *_make_verbs(asking),
+            *(ApiRoute("GET", path, needs(verb)(handler)) for path, (verb, handler) in reads.items()),
+            ApiRoute("GET", "/status", reading.status),
+            ApiRoute("GET", "/openapi.json", show_document),
+            ApiRoute("POST", JOIN_PATH, Joining(service).join),
+            ApiRoute("POST", "/reservations/changes", needs("query")(reading.changes)),
+            ApiRoute("POST", "/slots/{slot}/heartbeat", needs("register")(reading.heartbeat)),
+            *(
+                ApiRoute(route.method, route.path, needs(verb)(partial(asking.ask, verb, route)))
+                for verb, route in asked
+                if verb not in _OWN_HANDLERS
+            ),
         ],
         service.now,
     )
-
-
-def _make_verbs(asking: Asking) -> Iterator[ApiRoute]:
-    """Yield the routes of all verbs. A resource that takes one request as well as a list of requests, such as the
-    submissions, gets one route.
-    """
-    for table in (LISTS, ROUTES):
-        for verb, route in table.items():
-            if verb not in _OWN_HANDLERS and not (table is ROUTES and LISTS.get(verb) == route):
-                yield ApiRoute(route.method, route.path, partial(asking.ask, verb, route))
 
 
 async def show_document(request: Request) -> Response:

@@ -68,10 +68,6 @@ class Query:
             self._refuse(name, one_of(value, choices), value)
         return usual if value is None else value
 
-    def take_name(self, name: str, known: Collection[str]) -> str | None:
-        """Return the only value of a parameter, which must be one of `known`; None if the parameter is missing."""
-        return self.take_choice(name, known, "") or None
-
     def take_labels(self, prefix: str) -> dict[str, str]:
         """Return the values of all parameters named `prefix.KEY`, by KEY."""
         self._known.append(f"{prefix}.KEY")
@@ -101,8 +97,10 @@ class Query:
         """
         return self._take_number(name, usual, 0, LONGEST_WAIT_SECONDS, is_whole=False)
 
-    def take_cursor(self) -> list[Any] | None:
-        """Return the position in the parameter `cursor`, which the previous page gave; None for the first page."""
+    def take_cursor(self, *kinds: type) -> list[Any] | None:
+        """Return the position in the parameter `cursor`, which the previous page gave; None for the first page.
+        `kinds`: the types of the values of a position in this list.
+        """
         text = self.take("cursor")
         if text is None:
             return None
@@ -114,11 +112,10 @@ class Query:
         if not isinstance(found, list) or any(isinstance(each, int) and abs(each) > MOST_NUMBER for each in found):
             self._refuse("cursor", "a cursor from the field `next` of a page", text)
             return None
+        if tuple(map(type, found)) != kinds:
+            self._refuse("cursor", "a cursor of this list", found)
+            return None
         return found
-
-    def refuse_cursor(self, cursor: object) -> None:
-        """Record as a fault that `cursor` was made for another list."""
-        self._refuse("cursor", "a cursor of this list", cursor)
 
     def take_fields(self, numbers: Collection[str]) -> dict[str, Any]:
         """Return all parameters that were not taken, as fields of a document. The values of the parameters in `numbers`

@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from leasehold.api.lists import Submissions
 from leasehold.client.loop_client import LoopClient
-from leasehold.errors import Fault, Refused, Unavailable
+from leasehold.errors import Unavailable
 from leasehold.web.backend import Backend
-from leasehold.web.caller import Caller
+from leasehold.web.caller import find_caller
 from scheduler.model.faults import Fault as Found
-from scheduler.model.faults import InvalidInputError, fault, show
+from scheduler.model.faults import InvalidInputError, fault
 from scheduler.protocol.task_messages import MOST_LEVELS, is_too_deep
 from scheduler.protocol.visible import escape_json_bytes
 
@@ -59,20 +59,6 @@ class Service:
             raise Unavailable("Redis cannot be reached or holds no valid view: the next tick builds it")
 
 
-def find_caller(request: Request) -> Caller:
-    """Return the caller of a request, which the web server identified (leasehold/web/entrance.py)."""
-    caller: Caller = request.state.caller
-    return caller
-
-
-def check_right(request: Request, verb: str) -> None:
-    """Raise Refused if the caller may not send a request with this verb; else do nothing."""
-    caller = find_caller(request)
-    refusal = caller.find_refusal(verb)
-    if refusal is not None:
-        raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal, "forbidden")])
-
-
 async def read_body(request: Request) -> dict[str, Any]:
     """Return the JSON table in the body; {} without a body. Raise MediaTypeError if the header Content-Type does not
     declare JSON, and InvalidInputError if the body is no JSON table.
@@ -105,5 +91,5 @@ def respond(content: object, status: int = 200, headers: Mapping[str, str] | Non
 def read_text(name: str, value: object) -> str:
     """Return `value`, the value of the field `name`. Raise InvalidInputError if it is no text."""
     if not isinstance(value, str):
-        raise InvalidInputError([Found(name, "a text", show(value))])
+        raise fault(name, "a text", value)
     return value

@@ -21,7 +21,6 @@ CONNECT_SECONDS: Final = 0.3
 MOST: Final = 200
 MOST_VERSIONS: Final = 100
 _HELD: Final = frozenset({"leased", "revoking"})
-_ROWS_A_CALL: Final = 1000
 _LIVE: Final = frozenset({"pending", *_HELD})
 Found = list[tuple[str, str]]
 """Offers of a shell completion: pairs of a value and a description, which some shells show."""
@@ -183,5 +182,5 @@ def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str
     )
     # Escape the letters that have a meaning in a Redis pattern.
     pattern = "".join(f"\\{letter}" if letter in "\\*?[]^" else letter for letter in incomplete) + "*"
-    for name, body in client.hscan_iter(RedisNames(address.prefix).rows(table), match=pattern, count=_ROWS_A_CALL):
+    for name, body in client.hscan_iter(RedisNames(address.prefix).rows(table), match=pattern, count=1000):
         yield name.decode(), json.loads(body)

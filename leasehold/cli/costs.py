@@ -174,7 +174,6 @@ def _budget_row(each: "BudgetStatus") -> tuple[str, ...]:
     return (each.budget, each.action, *shown, ", ".join(each.exceeded))
 
 
-REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 prices_group = add_group("prices", "Update the table of prices.", "leasehold prices import prices.csv")
 
 
@@ -198,7 +197,11 @@ def import_(
     from workers.price_files import read_prices
 
     settings = load_settings()
-    region = region or settings.aws.region or next(filter(None, map(os.environ.get, REGION_VARIABLES)), None)
+    region = (
+        region
+        or settings.aws.region
+        or next(filter(None, map(os.environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION"))), None)
+    )
     with open_store() as store:
         prices = read_prices(file, region=region, seen_at=store.now(), product=settings.market.product)
         changed = save_market(store, prices=prices)

@@ -115,7 +115,6 @@ def print_finding(finding: "Finding") -> None:
 
 
 _PHASE_WIDTH: Final = 8
-_NONE_SOLD: Final = "no offering of {pool} can be bought now: `leasehold offers --pool {pool}` lists the reasons"
 
 
 def try_launch(pool: str, *, as_json: bool) -> None:
@@ -182,7 +181,9 @@ def _prepare(pool: str, *, as_json: bool) -> "list[tuple[TrialLaunch, Offer]]":
         ages = Ages(spot=settings.market.stale_after, on_demand=settings.market.stale_list_after)
         offers = list_offers_to_try(store, rules, pool, ages)
         if not offers:
-            raise CommandError(_NONE_SOLD.format(pool=pool))
+            raise CommandError(
+                f"no offering of {pool} can be bought now: `leasehold offers --pool {pool}` lists the reasons"
+            )
         cluster = store.read_cluster()
     try:
         fleet = make_fleet(settings.aws.cluster, read_access(settings))

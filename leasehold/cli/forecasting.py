@@ -85,7 +85,6 @@ def _row(found: "RunTimes") -> tuple[str, ...]:
     return (*shown, found.size or ANY, str(found.number), *times, show_age(found.released_at))
 
 
-_NO_FORECASTS: Final = "no forecasts: the process foresight has published none in the last ten minutes"
 _QUALITIES: Final = (
     Column("class", "cut"),
     Column("started"),
@@ -112,7 +111,11 @@ def forecasts(as_json: AsJson = False, watch: Watched = None) -> None:
             if found:
                 age, spent = show_seconds(clock.now() - found["as_of"]), show_seconds(found.get("seconds", 0.0))
                 print_thing(f"forecasts of {age} ago, from {found.get('plays', 0)} plays in {spent}")
-            print_table(_QUALITIES, map(_describe_quality, found.get("qualities", ())), _NO_FORECASTS)
+            print_table(
+                _QUALITIES,
+                map(_describe_quality, found.get("qualities", ())),
+                "no forecasts: the process foresight has published none in the last ten minutes",
+            )
 
         repeat(show, watch)
 

@@ -37,9 +37,7 @@ Wait = Annotated[
 Timeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Longest wait, in seconds; implies --wait.", min=0)
 ]
-NO_END: Final = str(math.inf)
 _POLL_SECONDS: Final = 0.2
-_MOST_NAMED: Final = 5
 _NUMBER: Final = re.compile(r"\+?(inf(inity)?|[0-9._]+(e[+-]?[0-9]+)?)", re.IGNORECASE)
 
 
@@ -56,7 +54,7 @@ class WaitingCommand(TyperCommand):
             # The next argument is the value of --wait if it is a number, or if a slot was named before --wait.
             has_value = not following.startswith("-") and (is_named or _NUMBER.fullmatch(following))
             if arg == "--wait" and not has_value:
-                completed.append(NO_END)
+                completed.append(str(math.inf))
         return super().parse_args(ctx, completed)
 
 
@@ -103,7 +101,7 @@ class _Leases:
         if not self._holders:
             self._sort(self._client.list(["leased", "revoking"]))
         return ", ".join(
-            f"{slot} holds {shorten(ids, _MOST_NAMED, before_more='')}" for slot, ids in sorted(self._holders.items())
+            f"{slot} holds {shorten(ids, 5, before_more='')}" for slot, ids in sorted(self._holders.items())
         )
 
     def _sort(self, rows: Iterable[Any]) -> None:

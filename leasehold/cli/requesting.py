@@ -423,7 +423,6 @@ of seconds.
 """
 AWAITED: Final = (*PHASES, "ended")
 _POLL_SECONDS: Final = 1.0
-_CANCEL_SECONDS: Final = 5.0
 
 
 @app.command(
@@ -522,7 +521,7 @@ def _run(
 def _give_up(client: "Client", name: str) -> str:
     """Cancel the reservation `name`, which is not leased yet. Return a sentence about the result."""
     try:
-        client.cancel(name, timeout=_CANCEL_SECONDS)
+        client.cancel(name, timeout=5.0)
     except Refused:
         # The reservation has ended: Client.lease() cancels its reservation when it is interrupted before the lease.
         pass

@@ -297,7 +297,6 @@ def snapshot(
         out.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-_LOG_POLL_SECONDS: Final = 0.2
 _COLOURS: Final = (
     *(typer.colors.CYAN, typer.colors.YELLOW, typer.colors.GREEN, typer.colors.MAGENTA, typer.colors.BLUE),
     *(typer.colors.BRIGHT_CYAN, typer.colors.BRIGHT_YELLOW, typer.colors.BRIGHT_GREEN, typer.colors.BRIGHT_MAGENTA),
@@ -347,7 +346,7 @@ def logs(
             while follow:
                 sys.stdout.flush()
                 # Polling: there is no portable way to wait for growth of a file.
-                time.sleep(_LOG_POLL_SECONDS)
+                time.sleep(0.2)
                 printer.print_new()
         except KeyboardInterrupt:
             # Ctrl-C is the usual end of --follow and no error.

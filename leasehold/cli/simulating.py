@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from scheduler.simulation.workload import Workload
 
 TRACE_NAMES: Final = (".swf", ".swf.gz")
-SCENARIO_NAMES: Final = (".json", ".toml")
 REQUESTED_TIMES: Final = "--requested-times"
 WAYS: Final = ("expected", "limit")
 """What the requested time of a job becomes: the values of `--requested-times`."""
@@ -121,7 +120,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
 
         check_report(html)
     name, choices = file.name.lower(), [*(compare or ()), *(more or ())]
-    if name.endswith(TRACE_NAMES) or (config is not None and not name.endswith(SCENARIO_NAMES)):
+    if name.endswith(TRACE_NAMES) or (config is not None and not name.endswith((".json", ".toml"))):
         runs, workload = _play_trace(
             file, config, choices, plot, slots=slots, limit=limit, system=system, share=elastic_share,
             requested_times=requested_times, skip_bad=skip_bad, records=html is not None or plot is not None,

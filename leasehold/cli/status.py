@@ -33,7 +33,6 @@ _CLOCK_SECONDS: Final = 1.0
 """Largest difference in seconds between the wall clock of a process and cluster time (the time of the database) that is
 no problem.
 """
-_DATABASE_VARIABLE: Final = "LEASEHOLD_DATABASE__URL"
 
 
 @app.command(
@@ -127,7 +126,7 @@ def _find_schema_fault() -> str | None:
     """
     from importlib.util import find_spec
 
-    url = os.environ.get(_DATABASE_VARIABLE)
+    url = os.environ.get("LEASEHOLD_DATABASE__URL")
     if not url or find_spec("sqlalchemy") is None:
         return None
     from scheduler.store.revisions import find_fault_of_file, find_sqlite_file

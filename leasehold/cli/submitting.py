@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Wait = Annotated[
     bool, typer.Option("--wait", help="Print its output until it has ended; the exit status is that of COMMAND.")
 ]
-ON_EXIT: Final = ("fail", "release")
 OF_A_SIGNAL: Final = 128
 """The exit status of a shell for a command that a signal ended is this plus the number of the signal."""
 NO_OUTCOME: Final = 125
@@ -86,7 +85,7 @@ def submit_command(  # noqa: PLR0913, PLR0917 - an option each
     """
     if isinstance(items, list):
         raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)
-    choose("--on-exit", on_exit, ON_EXIT)
+    choose("--on-exit", on_exit, ("fail", "release"))
     given: dict[str, Any] = {
         "argv": command,
         "env": parse_pairs("--env", env) if env else None,

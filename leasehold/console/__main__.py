@@ -34,7 +34,6 @@ from workers.settings import Settings
 log = get_logger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
-SHUTDOWN_SECONDS = 3
 SOCKET_SECONDS = 2.0
 SWITCH_SECONDS = 0.001
 """The most seconds for which a thread that computes, such as a search over all rows, keeps the event loop waiting each
@@ -70,7 +69,7 @@ def make_server(settings: Settings, store: Store, keeper: GarbageKeeper | None =
         ws="none",
         lifespan="on",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=64 * 1024,
     )
     return uvicorn.Server(config)

@@ -8,10 +8,10 @@ lists the whole queue.
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, wraps
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
 import jinja2
@@ -30,7 +30,7 @@ from leasehold.errors import Fault, LeaseholdError, NotAnswered, Refused
 from leasehold.texts.event_sentences import describe_event, name_source
 from leasehold.texts.values import format_amount
 from leasehold.web.backend import Backend
-from leasehold.web.caller import Caller
+from leasehold.web.caller import find_caller
 from leasehold.web.feed import Feed
 from leasehold.web.server_sent import EventStream
 from scheduler.model.events import Event
@@ -53,7 +53,8 @@ _LONG_FORM: Final = 16 * 1024
 _LEAST_SHOWN: Final = 0.005
 """Smaller amounts would be 0 with two decimals."""
 
-Handler = Callable[[Request], Awaitable[Response]]
+R = TypeVar("R")
+caller: Final = find_caller
 
 
 @dataclass(frozen=True)
@@ -81,26 +82,13 @@ def backend(request: Request) -> Backend:
     return found
 
 
-def caller(request: Request) -> Caller:
-    found: Caller = request.state.caller
+def keep(request: Request, name: str, make: Callable[[], R]) -> R:
+    """Return what the application keeps under `name`; at the first use `make` makes it."""
+    state = request.app.state
+    if not hasattr(state, name):
+        setattr(state, name, make())
+    found: R = getattr(state, name)
     return found
-
-
-def needs(verb: str) -> Callable[[Handler], Handler]:
-    """Return a decorator for the handler of a route. It refuses a request whose caller may not use this verb before the
-    handler reads anything of the request. The route then answers with status 403.
-    """
-
-    def wrap(handler: Handler) -> Handler:
-        @wraps(handler)
-        async def answer(request: Request) -> Response:
-            if refusal := caller(request).find_refusal(verb):
-                raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal, "forbidden")])
-            return await handler(request)
-
-        return answer
-
-    return wrap
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -373,22 +361,19 @@ KEPT_SECONDS: Final = 3.0
 """Seconds for which one read of the report is used for all pages."""
 
 
+@dataclass
 class LastTick:
     """The report of the last tick, as the console read it at the monotonic time `read_at`."""
 
-    def __init__(self) -> None:
-        self.report: dict[str, Any] = {}
-        self.read_at = float("-inf")
+    report: dict[str, Any] = field(default_factory=dict)
+    read_at: float = float("-inf")
 
 
 async def read_tick(request: Request) -> dict[str, Any]:
     """Return the report of the last tick, read at most KEPT_SECONDS ago, or earlier while Redis does not answer; {}
     before the first tick.
     """
-    state = request.app.state
-    known: LastTick | None = getattr(state, "last_tick", None)
-    if known is None:
-        known = state.last_tick = LastTick()
+    known = keep(request, "last_tick", LastTick)
     if time.monotonic() - known.read_at >= KEPT_SECONDS:
         known.read_at = time.monotonic()
         with suppress(LeaseholdError):

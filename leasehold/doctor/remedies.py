@@ -17,7 +17,6 @@ PASSING: Final = frozenset({"capacity", "throttled", "transient"})
 """Categories of errors that end by themselves. The credentials and the settings are not shown to be wrong."""
 SPOT_ROLE: Final = "aws iam create-service-linked-role --aws-service-name spot.amazonaws.com"
 _PAGE: Final = "docs/how-to/aws.md"
-_DENIED: Final = ("UnauthorizedOperation", "AccessDenied", "AuthorizationError")
 _UNKNOWN_KEY: Final = frozenset(
     {
         *("AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException", "InvalidSecurityToken"),
@@ -130,7 +129,7 @@ def find_remedy(error: CloudError, tried: Tried) -> str:
     code = error.code
     if code.endswith("ServiceLinkedRoleCreationNotPermitted"):
         return f"Run `{SPOT_ROLE}` once in this account, as an administrator ({_PAGE})."
-    if code.startswith(_DENIED):
+    if code.startswith(("UnauthorizedOperation", "AccessDenied", "AuthorizationError")):
         return _permit(error.message, tried)
     if error.category == "auth" and code != "OptInRequired":
         return _authenticate(code, tried)

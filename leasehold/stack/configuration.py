@@ -57,7 +57,6 @@ CONSOLE: Final = "console"
 CONSOLE_PORT: Final = "LEASEHOLD_CONSOLE__PORT"
 TOKEN_VARIABLE: Final = "LEASEHOLD_CONSOLE__TOKEN_FILE"  # noqa: S105 - a name
 _FLOWER_URL: Final = "LEASEHOLD_CONSOLE__FLOWER_URL"
-_CONSOLE_LIBRARIES: Final = ("jinja2", "starlette", "uvicorn")
 
 
 class StackError(Exception):
@@ -227,7 +226,7 @@ def _name_emulator(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def has_console() -> bool:
     """Return whether the extra `console` is installed."""
-    return all(find_spec(library) is not None for library in _CONSOLE_LIBRARIES)
+    return all(find_spec(library) is not None for library in ("jinja2", "starlette", "uvicorn"))
 
 
 def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, ...]]:

@@ -54,9 +54,6 @@ if TYPE_CHECKING:
     from leasehold.client.client import Client
     from scheduler.ports import Store
 
-_LOCK_TRIES: Final = 10
-_LOCK_PAUSE_SECONDS: Final = 0.05
-
 
 class AlreadyRunningError(Exception):
     """Raised if a stack runs in this folder: its supervisor (the process that started it), or its reaper (the process
@@ -95,12 +92,12 @@ class StackFolder:
         with open(self.path / ".gitignore", "w", encoding="utf-8", opener=open_private) as file:
             file.write("*\n")
         descriptor = open_private(str(self.path / LOCK_FILE), os.O_RDWR | os.O_CREAT)
-        for _ in range(_LOCK_TRIES):
+        for _ in range(10):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 # A command that checks whether a stack runs takes the lock for an instant.
-                time.sleep(_LOCK_PAUSE_SECONDS)
+                time.sleep(0.05)
             else:
                 self._lock = descriptor
                 # The file of a stack whose supervisor was killed.

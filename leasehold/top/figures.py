@@ -389,15 +389,14 @@ class Figures(msgspec.Struct):
     events: list[dict[str, Any]] | None = None
 
 
-ReadEvents = Callable[[], Iterable[dict[str, Any]] | None]
-
-
 class Reader:
     """Reads the figures of one stack again and again. `read_events` returns the newest events, or None if the database
     cannot be read.
     """
 
-    def __init__(self, client: "Client", read_events: ReadEvents = lambda: None) -> None:
+    def __init__(
+        self, client: "Client", read_events: Callable[[], Iterable[dict[str, Any]] | None] = lambda: None
+    ) -> None:
         self._client, self._read_events = client, read_events
         transport = client._wire  # noqa: SLF001 - the same connections, for reads that the client does not have
         if not isinstance(transport, RequestTransport):

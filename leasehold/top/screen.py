@@ -25,7 +25,6 @@ QUITS: Final = frozenset(b"qQ\x03\x04")
 REFRESHES: Final = frozenset(b" \r\nrR")
 """Keys that refresh at once: the space bar, Enter and r."""
 Key = Literal["quit", "refresh", "redraw"]
-_ENDING: Final = ("SIGTERM", "SIGHUP")
 
 
 class Screen:
@@ -101,7 +100,7 @@ class Screen:
         os.write(self._write, b"!")
 
     def _list_signals(self) -> Iterator[int]:
-        for name in (*_ENDING, "SIGTSTP", "SIGWINCH"):
+        for name in ("SIGTERM", "SIGHUP", "SIGTSTP", "SIGWINCH"):
             number = getattr(signal, name, None)
             # A signal that was ignored at the start, like SIGHUP under nohup, stays ignored.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:

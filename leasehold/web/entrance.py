@@ -52,9 +52,7 @@ _OF_PAGES: Final = (*_HEADERS, (b"cache-control", b"no-store"))
 data.
 """
 _OF_STATIC: Final = (*_HEADERS, (b"cache-control", b"no-cache"))
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-_OWN_SITES: Final = frozenset({"same-origin", "none"})
 
 
 class BodyTooLargeError(Exception):
@@ -160,8 +158,8 @@ def is_foreign(method: str, headers: Headers) -> bool:
     A program that is no browser sends neither header, so its requests are not foreign.
     """
     site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
-    is_safe = method in _SAFE
-    if site is not None and site not in _OWN_SITES and not (is_safe and mode == "navigate"):
+    is_safe = method in SAFE_METHODS
+    if site is not None and site not in {"same-origin", "none"} and not (is_safe and mode == "navigate"):
         return True
     origin = headers.get("origin")
     return origin is not None and not is_safe and _find_netloc(origin) != headers.get("host", "").lower()
@@ -224,7 +222,6 @@ class _AddHeaders:
 
 
 _OPEN: Final = frozenset({HEALTH_PATH, LOGIN_PATH, f"{API}{JOIN_PATH}"})
-_OPEN_FOLDERS: Final = ("/static/",)
 
 log = get_logger(__name__)
 
@@ -246,7 +243,7 @@ class Entrance:
             return
         request = Request(scope, receive)
         path = find_route(request)
-        if not (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
+        if not (path in _OPEN or path.startswith("/static/")):
             is_api = path.startswith(API_PATH)
             is_page = not is_api or path == DOCS
             answer = self._answer(request, await self._admit(request), is_api=is_api, is_page=is_page)

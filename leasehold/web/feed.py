@@ -280,7 +280,14 @@ class Feed:
 
     def _follow(self) -> None:
         try:
-            found = self._ask() or self._load()
+            self._asked_at = time.monotonic()
+            try:
+                found = self._source.catch_up()
+            finally:
+                self._asked_at = None
+            if found is None:
+                with PausedGC():
+                    found = self._source.load()
         except ViewUnavailableError as error:
             self._lose(str(error))
             return
@@ -305,17 +312,6 @@ class Feed:
             if not self.status.is_valid:
                 log.info("The console follows the view.", action="console.view_found")
                 self._set_status(replace(self.status, is_valid=True, redis_lost_since=None))
-
-    def _ask(self) -> View | None:
-        self._asked_at = time.monotonic()
-        try:
-            return self._source.catch_up()
-        finally:
-            self._asked_at = None
-
-    def _load(self) -> View | None:
-        with PausedGC():
-            return self._source.load()
 
     def _lose(self, reason: str) -> None:
         with self._guard:

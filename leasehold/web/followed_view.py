@@ -74,10 +74,7 @@ class FollowedView(View):
         return {lease.slot for lease in known.leases} if known is not None else set()
 
     def _keep_ended(self, change: Change) -> None:
-        if not isinstance(change, Reservation):
-            self.ended.pop(change.id, None)
-            return
-        if change.id in self.reservations or not is_over(change):
+        if not isinstance(change, Reservation) or change.id in self.reservations or not is_over(change):
             self.ended.pop(change.id, None)
             return
         known = self.ended.get(change.id)

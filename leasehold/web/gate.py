@@ -28,8 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -83,9 +82,7 @@ def open_cookie(value: str) -> Session | None:
         source, name, issued_at, nonce = msgspec.json.decode(body, type=tuple[str, str, float, str])
     except (ValueError, msgspec.DecodeError):
         return None
-    if source not in {"token", "principal"}:
-        return None
-    return Session(cast("Source", source), name, issued_at, nonce)
+    return Session(cast("Source", source), name, issued_at, nonce) if source in {"token", "principal"} else None
 
 
 def is_signed(value: str, binding: bytes) -> bool:
@@ -121,7 +118,6 @@ _MOST_READS: Final = 4
 """The most reads that wait for the database at the same time, so that a database that hangs does not take all threads
 of the process.
 """
-_PATIENCE_SECONDS: Final = 0.25
 
 
 class EndedSessions:
@@ -146,7 +142,7 @@ class EndedSessions:
         """
         if session in self._known:
             return True
-        if self._monotonic() < self._lost_until or not self._reads.acquire(timeout=_PATIENCE_SECONDS):
+        if self._monotonic() < self._lost_until or not self._reads.acquire(timeout=0.25):
             return False
         try:
             self._write_late()
@@ -177,11 +173,8 @@ class EndedSessions:
                 self._known = {each: late for each, late in self._known.items() if late >= now}
 
 
-CSRF_HEADER: Final = "x-csrf-token"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _MOST_CREDENTIALS: Final = 4096
-
-AccessMode = Literal["open", "warn", "signed"]
 
 
 @dataclass(frozen=True)
@@ -239,11 +232,6 @@ class Gate:
         with suppress(StoreUnavailableError):
             await run_in_threadpool(self.principals.look_again)
 
-    def identify(self, request: HTTPConnection) -> Caller | None:
-        """Return the caller of a request, or None if the caller is unknown."""
-        found = self.admit(request)
-        return None if found is None else found.caller
-
     def admit(self, request: HTTPConnection) -> Admission | None:
         """Return the caller of a request with its CSRF token, or None if the caller is unknown.
 
@@ -260,7 +248,7 @@ class Gate:
         """
         if admission.csrf is None or request.scope.get("method") in SAFE_METHODS:
             return False
-        given = request.headers.get(CSRF_HEADER, "")
+        given = request.headers.get("x-csrf-token", "")
         return not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), admission.csrf.encode())
 
     async def log_in(self, request: HTTPConnection, name: str, key: str) -> str | None:
@@ -317,9 +305,8 @@ class Gate:
 
     def is_https(self, request: HTTPConnection) -> bool:
         """Return whether the browser uses HTTPS, as this process or a trusted proxy sees it."""
-        if request.scope["scheme"] == "https":
-            return True
-        return self.is_trusted_proxy(request) and request.headers.get("x-forwarded-proto", "") == "https"
+        is_forwarded = request.headers.get("x-forwarded-proto", "") == "https"
+        return request.scope["scheme"] == "https" or (is_forwarded and self.is_trusted_proxy(request))
 
     def _admit_authorization(self, values: list[str]) -> Admission | None:
         scheme, _, credentials = values[0].partition(" ")
@@ -369,7 +356,8 @@ class Gate:
         """Return the caller that has the token of the local stack. Its requests are signed as the principal
         `access.principal` if the settings have that principal's key, and not signed otherwise.
         """
-        access, name = self._settings.access, self._signing_principal()
+        access = self._settings.access
+        name = access.principal if access.key is not None or access.key_file is not None else None
         row = known.principals.get(name) if known is not None and name is not None else None
         role: Role = row.role if row is not None else "operator"
         refusal = self._find_refusal()
@@ -379,10 +367,6 @@ class Gate:
                 " local token: log in as a principal"
             )
         return Caller(TOKEN_NAME, role, "token", name, refusal)
-
-    def _signing_principal(self) -> str | None:
-        access = self._settings.access
-        return access.principal if access.key is not None or access.key_file is not None else None
 
     def _principal_caller(self, row: StoredPrincipal, source: Source) -> Caller:
         return Caller(row.name, row.role, source, row.name, self._find_refusal())
@@ -466,7 +450,7 @@ class FailedLogins:
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic, self._guard = monotonic, Lock()
+        self._monotonic, self._guard = monotonic, threading.Lock()
         self._times: dict[str, deque[float]] = {}
 
     def note(self, peer: str) -> float | None:

@@ -217,10 +217,8 @@ class JoiningTransport:
         if not self._head and data.startswith(_HEAD):
             self._head = data
             self._loop.call_soon(self._flush)
-        elif self._head:
-            data, self._head = self._head + data, b""
-            self._transport.write(data)
         else:
+            data, self._head = self._head + data, b""
             self._transport.write(data)
 
     def close(self) -> None:

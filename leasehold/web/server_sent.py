@@ -84,7 +84,6 @@ def encode_event(name: str, data: object, *, identifier: str | None = None) -> b
 
 MOST_STREAMS: Final = 2048
 """The most open streams of a server. A caller gets a quarter of them at the most (`Places`)."""
-STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class EventStream(StreamingResponse):
@@ -94,7 +93,9 @@ class EventStream(StreamingResponse):
 
     def __init__(self, blocks: AsyncIterator[bytes], places: Places, caller: str) -> None:
         # GZip would hold events back: the content type excludes it.
-        super().__init__(blocks, headers=STREAM_HEADERS, media_type=STREAM_TYPE)
+        super().__init__(
+            blocks, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type=STREAM_TYPE
+        )
         self._places, self._caller = places, caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

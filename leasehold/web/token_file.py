@@ -11,7 +11,6 @@ from typing import Final
 from leasehold.private_files import open_private
 
 TOKEN_FILE: Final = "console-token"  # noqa: S105 - a name
-_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 _OTHERS: Final = 0o077
 
@@ -22,7 +21,7 @@ class TokenFileError(Exception):
 
 def write_token(path: Path) -> str:
     """Write a new random token into the file, which only its owner can read, and return the token."""
-    token = secrets.token_urlsafe(_BYTES)
+    token = secrets.token_urlsafe(32)
     new = path.with_suffix(".new")
     with suppress(FileNotFoundError):
         # A file that exists keeps its mode, and another program may have it open.

@@ -67,7 +67,6 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _FAILED: Final = 127
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 """Kernel ticks a second."""
-_DEFAULT: Final = ("SIGPIPE", "SIGXFSZ", "SIGXFZ", "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGCHLD")
 
 
 def _find_prctl() -> Callable[[int, int], int] | None:
@@ -406,7 +405,7 @@ class Starter:
     def _begin_session() -> None:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for name in _DEFAULT:
+        for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ", "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGCHLD"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

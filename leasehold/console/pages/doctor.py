@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leasehold.console.page import Page, backend, render
+from leasehold.console.page import Page, backend, keep, render
 from leasehold.doctor.examination import examine_by_reading
 from leasehold.doctor.rules import Finding, failure, judge_machines, judge_ticks, warning
 from leasehold.errors import Unavailable
@@ -95,10 +95,8 @@ class StateReader:
 
 async def read_state(request: Request) -> SchedulerState:
     """Return the state of the scheduler. While Redis does not answer, it has that alert."""
-    services, state = backend(request), request.app.state
-    if not hasattr(state, "scheduler_state"):
-        state.scheduler_state = StateReader(services)
-    reader: StateReader = state.scheduler_state
+    services = backend(request)
+    reader = keep(request, "scheduler_state", lambda: StateReader(services))
     try:
         return await services.feed.unless_silent(services.run_plain(reader.read))
     except Unavailable:
@@ -191,10 +189,9 @@ async def show_doctor(request: Request) -> Response:
 
 
 async def show_findings(request: Request) -> Response:
-    state = request.app.state
-    if not hasattr(state, "examiner"):
-        state.examiner = Examiner(backend(request).settings)
-    return render(request, "findings.html", findings=await backend(request).run_plain(state.examiner.read))
+    services = backend(request)
+    examiner = keep(request, "examiner", lambda: Examiner(services.settings))
+    return render(request, "findings.html", findings=await services.run_plain(examiner.read))
 
 
 async def show_pulse(request: Request) -> Response:

@@ -303,7 +303,6 @@ MOST_SHOWN: Final = 12
 """The most leases that the row of a slot contains, because a box of the page cannot show more parts. If a slot has more
 leases, the flag OVERFULL is set in its row.
 """
-_LEVEL: Final = 4
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -334,7 +333,7 @@ class FleetDocument:
                 self._refresh(self._feed.view)
                 body = {"revision": revision, "names": list(self._names), "slots": list(self._rows.values())}
             # The feed needs the other locks, and compressing takes tens of milliseconds.
-            self._kept = revision, gzip.compress(escape_json_bytes(_ENCODER.encode(body)), _LEVEL, mtime=0)
+            self._kept = revision, gzip.compress(escape_json_bytes(_ENCODER.encode(body)), 4, mtime=0)
             return self._kept
 
     def encode(self, changed: Changed) -> bytes | None:
@@ -400,7 +399,6 @@ def find_share(slot: Slot, lease: Lease, count: int) -> int:
     return max(1, min(100, round(100 * share))) + extra
 
 
-EVENTS_SHOWN: Final = 40
 VERBS: Final = {
     "cordon": "takes no new leases",
     "uncordon": "takes new leases again",
@@ -534,12 +532,13 @@ async def _panel(request: Request, name: str, **outcome: str) -> Response:
         ]
     events, lost = [], ""
     try:
-        which = EventFilter(slot=name, newest=True, limit=EVENTS_SHOWN)
+        which = EventFilter(slot=name, newest=True, limit=40)
         events = await services.run(services.store.read_events, which)
     except Unavailable as error:
         lost = str(error)
+    shown: dict[str, Any] = {"done": "", "problem": "", **outcome}
     if slot is None and not events:
-        return render(request, "slot_gone.html", name=name, **_outcome(outcome))
+        return render(request, "slot_gone.html", name=name, **shown)
     return render(
         request,
         "slot.html",
@@ -551,12 +550,8 @@ async def _panel(request: Request, name: str, **outcome: str) -> Response:
         life=make_rows(reversed(events)),
         lost=lost,
         refusal=caller(request).find_refusal("cordon"),
-        **_outcome(outcome),
+        **shown,
     )
-
-
-def _outcome(given: dict[str, str]) -> dict[str, Any]:
-    return {"done": "", "problem": "", **given}
 
 
 def _table(wanted: SlotFilter, rows: list[Any], found: int) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from leasehold.console.page import (
     change,
     format_span,
     make_rows,
-    needs,
     read_form,
     read_waits,
     render,
@@ -37,7 +36,7 @@ from leasehold.console.pages.reservations import read_number
 from leasehold.console.reservation_list import describe_resources, describe_wish, find_span
 from leasehold.errors import NotAnswered, Refused, Unavailable
 from leasehold.texts.change_commands import describe_loss, format_commands, list_undo_commands
-from leasehold.web.caller import Caller
+from leasehold.web.caller import Caller, needs
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation as StoredReservation
 from scheduler.model.rules import merge_rules
@@ -113,7 +112,6 @@ def describe_command_state(run: RunState) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-MOST_EVENTS: Final = 500
 MOST_SLOTS: Final = 3
 """The most slots that the headline names."""
 SEARCH_SECONDS: Final = 10.0
@@ -487,7 +485,7 @@ def _find_known(request: Request, name: str) -> Reservation | None:
 
 async def _read_events(request: Request, name: str) -> tuple[list[Any], bool]:
     services = backend(request)
-    wanted = EventFilter(reservation=name, newest=True, limit=MOST_EVENTS)
+    wanted = EventFilter(reservation=name, newest=True, limit=500)
     try:
         return await services.run(services.store.read_events, wanted), False
     except Unavailable:
@@ -598,7 +596,8 @@ def describe_action(document: Mapping[str, Any]) -> Described:
         case "priority":
             text = f"set the priority of {value['reservation']} to {value['priority']:g}"
         case "account":
-            text = f"change the account {value['id']}: {msgspec.json.encode(_without_id(value)).decode()}"
+            rest = {key: each for key, each in value.items() if key != "id"}
+            text = f"change the account {value['id']}: {msgspec.json.encode(rest).decode()}"
         case "slot":
             text = f"add the host {value.get('id', '')} (a host registers itself)"
         case _:
@@ -618,10 +617,6 @@ async def _change_rules(client: AsyncClient, config: Mapping[str, Any]) -> objec
 async def _suspend(client: AsyncClient, name: str) -> object:
     row = await client.get(name)
     return await client.suspend(name, row.token or None if row else None)
-
-
-def _without_id(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: each for key, each in value.items() if key != "id"}
 
 
 _ACCOUNT_FIELDS = frozenset(AccountFields.__annotations__)
