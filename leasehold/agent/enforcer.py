@@ -223,8 +223,11 @@ class Enforcer:
             before += lease.cores or 0.0
             if not roots:
                 if self._clock() - self._seen.setdefault(key, self._clock()) >= UNKNOWN_SECONDS:
-                    why = "no process of this lease is known here: start its processes with `leasehold host exec`"
-                    self._report_once(key, "unlimited", why=why)
+                    self._report_once(
+                        key,
+                        "unlimited",
+                        why="no process of this lease is known here: start its processes with `leasehold host exec`",
+                    )
             elif is_thorough or self._applied.get(key) != wanted:
                 children = list_children() if children is None else children
                 self._apply(key, *wanted, children)

@@ -68,8 +68,9 @@ class Asking:
         if not answer.get("ok") and "results" not in answer:
             return respond_problem(describe_refusal(answer.get("errors", [])))
         if verb == "submit" and "results" not in answer:
-            place = f"{request.url.path.rstrip('/')}/{quote_id(str(answer.get('reservation')))}"
-            return respond(answer, 201, {"Location": place})
+            return respond(
+                answer, 201, {"Location": f"{request.url.path.rstrip('/')}/{quote_id(str(answer.get('reservation')))}"}
+            )
         return respond(answer)
 
     async def send(

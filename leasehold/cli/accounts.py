@@ -68,8 +68,15 @@ def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None)
             rows = client.list(_ALIVE)
             found = [_describe(account, rows) for account in client.accounts()]
             header = [column.name.replace(" ", "_") for column in _COLUMNS]
-            empty = "no accounts: `leasehold accounts set NAME` creates one"
-            print_rows(chosen, found, header, map(_row, found), _COLUMNS, map(_row, found), empty)
+            print_rows(
+                chosen,
+                found,
+                header,
+                map(_row, found),
+                _COLUMNS,
+                map(_row, found),
+                "no accounts: `leasehold accounts set NAME` creates one",
+            )
 
         repeat(show_all, watch)
 

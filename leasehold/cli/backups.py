@@ -47,8 +47,11 @@ def backup(
     from scheduler.store.backup import back_up
 
     found = back_up(url, file, overwrite=force)
-    text = f"wrote {file}: cluster {found.identity}, revision {found.revision}, {found.bytes} bytes"
-    print_result(found, text, as_json=as_json)
+    print_result(
+        found,
+        f"wrote {file}: cluster {found.identity}, revision {found.revision}, {found.bytes} bytes",
+        as_json=as_json,
+    )
 
 
 @app.command(epilog=example("leasehold restore leasehold.backup", "leasehold restore --in-place --yes"))

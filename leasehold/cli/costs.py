@@ -106,8 +106,15 @@ def costs(
             document = [{**msgspec.to_builtins(each), "exceeded": each.exceeded} for each in status]
             header = ["budget", "action", "running", "day", "month", "per_hour", "per_day", "per_month"]
             records = [[getattr(each, name) for name in header] for each in status]
-            empty = "no budgets: `leasehold rules set budgets.all.per_day=40` makes one"
-            print_rows(chosen, document, header, records, _BUDGETS, map(_budget_row, status), empty)
+            print_rows(
+                chosen,
+                document,
+                header,
+                records,
+                _BUDGETS,
+                map(_budget_row, status),
+                "no budgets: `leasehold rules set budgets.all.per_day=40` makes one",
+            )
         else:
             _show_costs(store, way, _find_begin(store, since), chosen)
 
@@ -148,8 +155,11 @@ def _show_costs(store: "Store", way: str, since: float, chosen: str) -> None:
             Column("no price", rank=1),
         ]
         rows = [_row(each, way, kinds) for each in sums]
-        empty = f"no machine has run since {show_time(begin_of_hour(since))}"
-        show(columns, [*rows, *([_row(total, way, kinds, "total")] if len(rows) > 1 else [])], empty)
+        show(
+            columns,
+            [*rows, *([_row(total, way, kinds, "total")] if len(rows) > 1 else [])],
+            f"no machine has run since {show_time(begin_of_hour(since))}",
+        )
         if rows:
             print_thing(f"dollars since {show_time(begin_of_hour(since))}; times of machines by what they did")
 

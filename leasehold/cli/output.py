@@ -209,8 +209,9 @@ def parse_time(option: str, text: str | None) -> float | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        wanted = f"expected seconds since the epoch or a time like 2026-11-21T14:00:00Z, got {text!r}"
-        raise typer.BadParameter(wanted, param_hint=option) from None
+        raise typer.BadParameter(
+            f"expected seconds since the epoch or a time like 2026-11-21T14:00:00Z, got {text!r}", param_hint=option
+        ) from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
@@ -221,8 +222,7 @@ def choose(option: str, value: str, known: Sequence[str]) -> str:
     if value in known:
         return value
     choice = f"one of {shorten(known, _MOST_CHOICES, between=', ')}" if known else "no name, because there is none yet"
-    wanted = f"expected {choice}, got {value!r}{suggest(value, known)}"
-    raise typer.BadParameter(wanted, param_hint=option)
+    raise typer.BadParameter(f"expected {choice}, got {value!r}{suggest(value, known)}", param_hint=option)
 
 
 def suggest(value: str, known: Iterable[str]) -> str:

@@ -193,8 +193,9 @@ def reserve(
             try:
                 row = row if wait is None else client.wait(row.id, "leased", wait, renew=True)
             except KeyboardInterrupt:
-                message = f"interrupted: {row.id} continues; `leasehold cancel {row.id}` ends it"
-                raise CommandError(message, INTERRUPTED) from None
+                raise CommandError(
+                    f"interrupted: {row.id} continues; `leasehold cancel {row.id}` ends it", INTERRUPTED
+                ) from None
             print_result(row, describe_reservation(row), as_json=as_json)
 
 
@@ -477,8 +478,10 @@ def run(
                 status = _run(client, fields, command, group, signals, wait=wait, wait_anyway=wait_anyway)
             except Stopped as stopped:
                 what = "interrupted" if stopped.number + OF_A_SIGNAL == INTERRUPTED else f"stopped by {stopped}"
-                text = f"{what} before the command was started: {_give_up(client, fields['id'])}"
-                raise CommandError(text, stopped.number + OF_A_SIGNAL) from None
+                raise CommandError(
+                    f"{what} before the command was started: {_give_up(client, fields['id'])}",
+                    stopped.number + OF_A_SIGNAL,
+                ) from None
             except NotStarted as error:
                 raise CommandError(str(error), error.status) from None
     raise typer.Exit(status)
@@ -512,8 +515,9 @@ def _run(
         except (NotAnswered, Unavailable) as error:
             if wait is None or time.monotonic() - began < wait:
                 raise
-            over = f"{error}; the wait for the lease is over: {_give_up(client, name)}"
-            raise CommandError(over, NOT_IN_TIME) from None
+            raise CommandError(
+                f"{error}; the wait for the lease is over: {_give_up(client, name)}", NOT_IN_TIME
+            ) from None
         signals.pass_on()
         return LeasedCommand(client, lease, group, print_error).run(command, inherited())
 

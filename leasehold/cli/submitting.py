@@ -166,8 +166,7 @@ def follow(client: "Client", name: str, *, goes_on: bool) -> "Command":
                     return found
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
-        text = f"interrupted: {name} continues; `leasehold cancel {name}` ends it"
-        raise CommandError(text, INTERRUPTED) from None
+        raise CommandError(f"interrupted: {name} continues; `leasehold cancel {name}` ends it", INTERRUPTED) from None
 
 
 def is_over(client: "Client", found: "Command") -> bool:

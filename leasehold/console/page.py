@@ -141,8 +141,9 @@ def _parse_form(body: bytes) -> dict[str, list[str]]:
     try:
         return parse_qs(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
-        wanted = f"a form in UTF-8 with at most {_MOST_FIELDS} fields"
-        raise Refused([Fault(0, "body", wanted, "another body")]) from None
+        raise Refused(
+            [Fault(0, "body", f"a form in UTF-8 with at most {_MOST_FIELDS} fields", "another body")]
+        ) from None
 
 
 def show(value: object) -> object:

@@ -60,8 +60,11 @@ def look_at_redis(name: str, url: str, seconds: float, now: Callable[[], float] 
         try:
             client.ping()
         except redis.RedisError as error:
-            remedy = "Start Redis, or correct broker.url (LEASEHOLD_BROKER__URL) or view.url."
-            yield failure(name, str(explain_redis(error, url, "use it")), remedy)
+            yield failure(
+                name,
+                str(explain_redis(error, url, "use it")),
+                "Start Redis, or correct broker.url (LEASEHOLD_BROKER__URL) or view.url.",
+            )
             yield from (skipped(f"{name} {aspect}", f"{name} cannot be reached") for aspect in ASPECTS)
             return
         yield ok(name, f"{show_url(url)} answers")

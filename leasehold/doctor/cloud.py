@@ -60,8 +60,12 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
             "aws look", "ec2:DescribeInstances", "look", lambda: permissions.look(settings.aws.cluster)
         )
         if is_bought_by_market:
-            action = "ec2:DescribeInstanceTypes, DescribeInstanceTypeOfferings and DescribeSpotPriceHistory"
-            yield judge.try_call("aws market", action, "look", permissions.look_at_market)
+            yield judge.try_call(
+                "aws market",
+                "ec2:DescribeInstanceTypes, DescribeInstanceTypeOfferings and DescribeSpotPriceHistory",
+                "look",
+                permissions.look_at_market,
+            )
         if is_bought_by_market and settings.market.on_demand_interval:
             yield judge.try_call("aws prices", "pricing:GetProducts", "prices", permissions.look_at_prices)
         yield _look_at_interruptions(settings, permissions, judge)
@@ -204,8 +208,11 @@ def _look_at_subnets(subnets: Sequence[str], permissions: Permissions) -> tuple[
     try:
         found = permissions.find_subnets(subnets)
     except CloudError as error:
-        remedy = "Permit ec2:DescribeSubnets (docs/iam/launch.json), or write each subnet as ZONE:subnet-…"
-        return warning("aws subnets", show_error(error), remedy), {}
+        return warning(
+            "aws subnets",
+            show_error(error),
+            "Permit ec2:DescribeSubnets (docs/iam/launch.json), or write each subnet as ZONE:subnet-…",
+        ), {}
     zones = sorted({place.zone for place in found.values() if place.zone})
     return ok("aws subnets", f"{len(found)} subnets in {', '.join(zones)}"), found
 

@@ -112,8 +112,9 @@ def _look_at_writes(url: str) -> Finding:
     try:
         try_write(url)
     except NotPermittedError as error:
-        remedy = "Run the doctor as the user of the workers."
-        return warning(WRITES, f"could not be tried as this user: {error}", remedy)
+        return warning(
+            WRITES, f"could not be tried as this user: {error}", "Run the doctor as the user of the workers."
+        )
     except (StoreUnavailableError, StaleWriteError) as error:
         remedy = (
             "Free space on the database's disk, or make the database writable:"

@@ -136,8 +136,11 @@ def examine_by_reading(configuration: Configuration, seconds: float) -> Iterator
 def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[Finding]:
     broker, view = configuration.settings.broker_url, configuration.settings.view_url
     if broker is None:
-        remedy = "Start a stack (`leasehold up`), or set broker.url (LEASEHOLD_BROKER__URL)."
-        yield failure("redis", "broker.url is not set, and no stack runs here", remedy)
+        yield failure(
+            "redis",
+            "broker.url is not set, and no stack runs here",
+            "Start a stack (`leasehold up`), or set broker.url (LEASEHOLD_BROKER__URL).",
+        )
         return
     with open_clock(configuration.settings, seconds) as now:
         yield from run_bounded("redis", lambda: look_at_redis("redis", broker, seconds, now), 3 * seconds)
@@ -158,8 +161,7 @@ def run_bounded(name: str, look: Look, seconds: float) -> Iterator[Finding]:
         try:
             item = found.get(timeout=max(until - time.monotonic(), 0.01))
         except Empty:
-            remedy = "Check the network, or allow more time with --timeout."
-            yield failure(name, f"no answer in {seconds:g} s", remedy)
+            yield failure(name, f"no answer in {seconds:g} s", "Check the network, or allow more time with --timeout.")
             return
         if item is None:
             return

@@ -90,9 +90,10 @@ class StackConfiguration:
         """The web addresses of the stack's parts by name: `flower`, `metrics`, `console` if its extra is installed, and
         `emulator` if the stack runs one. The address of the console is without its token.
         """
-        flower = f"http://{self.settings.flower.host}:{self.environment['LEASEHOLD_FLOWER__PORT']}"
-        metrics = f"http://{self.settings.metrics.host}:{self.environment['LEASEHOLD_METRICS__PORT']}/metrics"
-        found = {"flower": flower, "metrics": metrics}
+        found = {
+            "flower": f"http://{self.settings.flower.host}:{self.environment['LEASEHOLD_FLOWER__PORT']}",
+            "metrics": f"http://{self.settings.metrics.host}:{self.environment['LEASEHOLD_METRICS__PORT']}/metrics",
+        }
         if has_console():
             console = self.settings.console
             found["console"] = f"http://{console.host}:{self.environment[CONSOLE_PORT]}{console.prefix}/"

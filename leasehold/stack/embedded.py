@@ -282,8 +282,7 @@ class Stack:
         """
         login = b64encode(f"leasehold:{self.configuration.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
         body = None if order is None else json.dumps(order).encode()
-        address = f"{self.emulator_url}/_leasehold/{page}"
-        request = Request(address, body, {"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
+        request = Request(f"{self.emulator_url}/_leasehold/{page}", body, {"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
         with open_local(request, 10) as answer:
             document: dict[str, Any] = json.load(answer)
         return document
@@ -488,8 +487,10 @@ class Stack:
                         f"the process {name} ended again and again before it was ready: {last}", self._list_warnings()
                     )
             if time.monotonic() >= until:
-                late = f"not ready in time: {', '.join(open_checks)} (see `leasehold logs`, {self.folder.logs})"
-                raise StackError(late, self._list_warnings())
+                raise StackError(
+                    f"not ready in time: {', '.join(open_checks)} (see `leasehold logs`, {self.folder.logs})",
+                    self._list_warnings(),
+                )
             # An event and not `sleep`, because a signal handler that stops the stack has to end this wait.
             self._stopped.wait(_POLL_SECONDS)
             self._refuse_when_stopped()

@@ -393,8 +393,13 @@ class Starter:
                     os._exit(_FAILED)
             folder = command.cwd or environment.get("HOME") or "/"
             self._do(f"the folder {folder} cannot be entered", os.chdir, folder)
-            what = f"the program {command.argv[0]} cannot be started"
-            self._do(what, os.execvpe, command.argv[0], command.argv, environment)
+            self._do(
+                f"the program {command.argv[0]} cannot be started",
+                os.execvpe,
+                command.argv[0],
+                command.argv,
+                environment,
+            )
         except BaseException as error:  # noqa: BLE001 - the child must not go on as a second guard
             text = str(error) if isinstance(error, NotStarted) else f"the command cannot be started: {error}"
             with contextlib.suppress(OSError):

@@ -189,8 +189,10 @@ class Messenger:
             wait = job.term.offline_timeout or UNKNOWN_LOSS_SECONDS
             is_known = record is not None and record.run != self._host.run
             if is_known or self._jobs.clock() >= self._begun_at + wait:
-                why = "an earlier agent of the host took the command, and did not start it"
-                self._jobs.end(job, Outcome(why="lost", error=why))
+                self._jobs.end(
+                    job,
+                    Outcome(why="lost", error="an earlier agent of the host took the command, and did not start it"),
+                )
             else:
                 self._put_off([job])
 

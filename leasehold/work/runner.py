@@ -192,8 +192,11 @@ class Runner:
             if lease.is_revoking:
                 return
             if self._signer is None:
-                why = "the agent has no key of a principal with the role host, and the id of its cluster"
-                self._jobs.report_once(key, "not_run", why=why)
+                self._jobs.report_once(
+                    key,
+                    "not_run",
+                    why="the agent has no key of a principal with the role host, and the id of its cluster",
+                )
                 return
             job = self._jobs[key] = Job(key, make_lease_id(key), record=self._stored.pop(key, None))
         job.is_revoking, job.revoke_by = lease.is_revoking, lease.revoke_by

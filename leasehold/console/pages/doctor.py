@@ -107,9 +107,12 @@ def find_lost(status: FeedStatus, *, is_silent: bool = False) -> list[Finding]:
     """Return a failure for Redis and for the database if it does not answer."""
     found = []
     if is_silent or not status.is_valid:
-        text = "Redis, or its copy of the cluster, cannot be read"
         found.append(
-            failure("redis", text, "Look at the Redis server. After a flush, the next tick writes the copy again.")
+            failure(
+                "redis",
+                "Redis, or its copy of the cluster, cannot be read",
+                "Look at the Redis server. After a flush, the next tick writes the copy again.",
+            )
         )
     if status.database_lost_since is not None:
         found.append(failure("database", "the database does not answer", "Look at the database server."))
