@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from leasehold.api.lists import write_joined
-from leasehold.api.queries import Query
-from leasehold.api.service import Service, read_body, respond
+from leasehold.api.service import Query, Service, read_body, respond
 from leasehold.errors import LeaseholdError, Overloaded
 from leasehold.web.caller import Caller, find_caller
 from leasehold.web.problems import describe_refusal

@@ -13,14 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
-from leasehold.api.queries import Query, make_cursor, make_page
+from leasehold.api.service import Query, make_cursor, make_page
 from leasehold.client import models
 from leasehold.client.marks import mark_row
 from leasehold.client.models import list_phases
 from leasehold.client.ports import Joined
 from leasehold.client.redis.reader import join_machines
-from leasehold.web.feed import Changed
-from leasehold.web.followed_view import ReservationMatch
+from leasehold.web.feed import Changed, ReservationMatch
 from scheduler.model.accounts import Account
 from scheduler.model.reservations import Reservation
 from scheduler.model.run_times import RunTimes, is_class_of

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 import msgspec
 
 import leasehold
-from leasehold.api.queries import MOST_ITEMS, USUAL_ITEMS
 from leasehold.api.reading import USUAL_HOURS
+from leasehold.api.service import MOST_ITEMS, USUAL_ITEMS
 from leasehold.client.models import (
     Account,
     Answer,

@@ -27,8 +27,7 @@ from leasehold.api.lists import (
     write_joined,
     write_slot,
 )
-from leasehold.api.queries import MOST_NUMBER, Query, make_cursor, make_page
-from leasehold.api.service import Service, read_body, read_text, respond
+from leasehold.api.service import MOST_NUMBER, Query, Service, make_cursor, make_page, read_body, read_text, respond
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.core.hosts import AsyncHints
 from leasehold.client.marks import mark_row
@@ -36,8 +35,7 @@ from leasehold.client.models import LeaseKey
 from leasehold.client.ports import Joined
 from leasehold.errors import Fault, Refused, Unknown
 from leasehold.web.caller import find_caller
-from leasehold.web.feed import Changed, Feed
-from leasehold.web.followed_view import FollowedView
+from leasehold.web.feed import Changed, Feed, FollowedView
 from leasehold.web.money import CostReport, read_offers, report_budgets, report_costs
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem

@@ -11,13 +11,15 @@ import typer
 
 from leasehold.cli.completing import complete_accounts
 from leasehold.cli.connecting import connect, open_store
-from leasehold.cli.failures import CommandError, explaining_refusals, send_each
 from leasehold.cli.output import (
     AsJson,
+    Column,
+    CommandError,
     Output,
     Timeout,
     Watched,
     choose_format,
+    explaining_refusals,
     parse_amounts,
     parse_number,
     parse_numbers,
@@ -27,12 +29,12 @@ from leasehold.cli.output import (
     print_rows,
     print_table,
     repeat,
+    send_each,
     show_age,
     suggest,
 )
 from leasehold.cli.requesting import check, check_each
 from leasehold.cli.root import add_group, example
-from leasehold.cli.tables import Column
 from leasehold.texts.values import show_levels, show_seconds
 from scheduler.protocol.faults import describe_unknown
 

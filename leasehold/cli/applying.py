@@ -12,9 +12,8 @@ import msgspec
 import typer
 
 from leasehold.cli.connecting import find_rules, find_version
-from leasehold.cli.failures import BAD_INPUT, CommandError, print_error
 from leasehold.cli.market import prepare_market
-from leasehold.cli.output import print_result, shorten
+from leasehold.cli.output import BAD_INPUT, CommandError, print_error, print_result, shorten
 from leasehold.errors import LeaseholdError
 from leasehold.texts.values import show_levels, show_seconds
 from scheduler.model.input_texts import parse_toml

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from leasehold.cli.connecting import load_settings
-from leasehold.cli.failures import BAD_INPUT, CommandError
-from leasehold.cli.output import AsJson, print_result
+from leasehold.cli.output import BAD_INPUT, AsJson, CommandError, print_result
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import URL_VARIABLE, find_running
 

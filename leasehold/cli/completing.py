@@ -89,7 +89,7 @@ def complete_processes(incomplete: str) -> list[str]:
 
 def complete_logs(incomplete: str) -> list[str]:
     from leasehold.cli.connecting import find_log_folder
-    from leasehold.cli.failures import CommandError
+    from leasehold.cli.output import CommandError
     from leasehold.errors import UntrustedFolder
     from leasehold.stack.process_logs import list_logs
 

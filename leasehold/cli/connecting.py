@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from leasehold.cli.failures import NO_RULES, CommandError
+from leasehold.cli.output import NO_RULES, CommandError
 from leasehold.client.discovery import URL_VARIABLE, find_running, list_folders
 from leasehold.private_files import open_folder
 

@@ -15,6 +15,7 @@ from leasehold.cli.output import (
     CPUS_HELP,
     MEMORY_HELP,
     AsJson,
+    Column,
     Output,
     choose,
     choose_format,
@@ -35,7 +36,6 @@ from leasehold.cli.output import (
     starting,
 )
 from leasehold.cli.root import add_group, app, example
-from leasehold.cli.tables import Column
 from leasehold.texts.values import show_seconds, show_time
 
 if TYPE_CHECKING:

@@ -10,11 +10,21 @@ import typer
 
 from leasehold.cli.completing import complete_pools
 from leasehold.cli.connecting import adopt_stack, find_rules, load_settings, open_store
-from leasehold.cli.failures import FAILED, INTERRUPTED, CommandError, one_line, print_error
 from leasehold.cli.interrupts import handling, list_ending
-from leasehold.cli.output import AsJson, choose, print_json, show_progress
+from leasehold.cli.output import (
+    FAILED,
+    INTERRUPTED,
+    AsJson,
+    CommandError,
+    choose,
+    find_width,
+    one_line,
+    print_error,
+    print_json,
+    show_progress,
+    wrap,
+)
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import find_width, wrap
 from leasehold.texts.values import show_seconds
 from scheduler.protocol.visible import make_visible
 

@@ -10,6 +10,7 @@ from leasehold.cli.completing import complete_accounts
 from leasehold.cli.connecting import connect
 from leasehold.cli.output import (
     AsJson,
+    Column,
     Output,
     Watched,
     choose_format,
@@ -22,7 +23,6 @@ from leasehold.cli.output import (
     show_age,
 )
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import Column
 from leasehold.texts.values import show_seconds
 
 if TYPE_CHECKING:

@@ -12,15 +12,18 @@ import typer
 
 from leasehold.cli.completing import complete_held_reservations, complete_slots
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import INTERRUPTED, CommandError, explaining_refusals, print_error
 from leasehold.cli.interrupts import handling, inherited, list_ending
 from leasehold.cli.output import (
     CPUS_HELP,
+    INTERRUPTED,
     MEMORY_HELP,
     AsJson,
+    CommandError,
     Timeout,
+    explaining_refusals,
     parse_pairs,
     parse_resources,
+    print_error,
     print_json,
     print_result,
     print_slot,
@@ -238,9 +241,8 @@ def _run_agent(
     """Run the agent of a host until a signal, or until its slot has drained."""
     from leasehold.agent.agent import HostAgent
     from leasehold.agent.commands import HostCommands, find_signer
-    from leasehold.agent.enforcer import Enforcer, find_limits
+    from leasehold.agent.enforcer import Enforcer, find_limits, notes_folder, write_note
     from leasehold.agent.machine import find_state_folder
-    from leasehold.agent.processes import notes_folder, write_note
     from leasehold.work.command import HostIdentity
     from leasehold.work.runner import Runner
 
@@ -305,8 +307,8 @@ def execute(
     This process is replaced by COMMAND. The agent (`leasehold host run`) limits COMMAND and its children to the cores
     that the lease may use; without a running agent there is no limit. Without a lease on this host COMMAND is not run.
     """
+    from leasehold.agent.enforcer import notes_folder, write_note
     from leasehold.agent.machine import find_state_folder, is_of_this_boot
-    from leasehold.agent.processes import notes_folder, write_note
 
     name, machine_id = _find_identity(slot, machine, state)
     with connect(timeout) as client, explaining_refusals(_STATE):

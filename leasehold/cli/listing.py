@@ -14,18 +14,21 @@ from leasehold.cli.completing import (
     complete_systems,
 )
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import explaining_refusals, print_error
 from leasehold.cli.output import (
     AsJson,
+    Cell,
+    Column,
     Output,
     Watched,
     choose,
     choose_format,
     clock,
+    explaining_refusals,
     parse_pairs,
     parse_seconds,
     print_csv,
     print_document,
+    print_error,
     print_table,
     print_thing,
     print_wide,
@@ -36,7 +39,6 @@ from leasehold.cli.output import (
     starting,
 )
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import Cell, Column
 from leasehold.texts.values import show_time
 from scheduler.protocol.forecasts import shorten_eta
 from scheduler.protocol.states import PHASES, SLOT_STATES

@@ -15,8 +15,16 @@ from typer.core import TyperCommand
 
 from leasehold.cli.completing import complete_slots
 from leasehold.cli.connecting import connect, load_settings
-from leasehold.cli.failures import INTERRUPTED, CommandError, send_each
-from leasehold.cli.output import AsJson, print_result, print_slot, shorten, show_progress
+from leasehold.cli.output import (
+    INTERRUPTED,
+    AsJson,
+    CommandError,
+    print_result,
+    print_slot,
+    send_each,
+    shorten,
+    show_progress,
+)
 from leasehold.cli.requesting import check_each
 from leasehold.cli.root import app, example
 from leasehold.texts.values import show_seconds

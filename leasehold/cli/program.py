@@ -34,7 +34,7 @@ from leasehold.cli import (  # noqa: F401 - each file adds its commands when it 
     submitting,
     top,
 )
-from leasehold.cli.failures import (
+from leasehold.cli.output import (
     BAD_INPUT,
     FAILED,
     INTERRUPTED,

@@ -25,21 +25,26 @@ from leasehold.cli.completing import (
     complete_systems,
 )
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, explaining_refusals, print_error, send_each
 from leasehold.cli.interrupts import inherited
 from leasehold.cli.output import (
+    BAD_INPUT,
     CPUS_HELP,
+    INTERRUPTED,
     MEMORY_HELP,
     AsJson,
+    CommandError,
     Timeout,
     clock,
+    explaining_refusals,
     parse_number,
     parse_pairs,
     parse_resources,
     parse_time,
+    print_error,
     print_json,
     print_result,
     print_thing,
+    send_each,
     show_instant,
     show_progress,
 )

@@ -11,10 +11,8 @@ import typer
 
 from leasehold.cli.completing import complete_versions
 from leasehold.cli.connecting import adopt_stack, find_rules, find_version, open_store
-from leasehold.cli.failures import BAD_INPUT, NO_RULES, CommandError
-from leasehold.cli.output import AsJson, print_json, print_thing
+from leasehold.cli.output import BAD_INPUT, NO_RULES, AsJson, CommandError, find_width, print_json, print_thing
 from leasehold.cli.root import add_group, app, example
-from leasehold.cli.tables import find_width
 from leasehold.texts.values import show_time
 from scheduler.protocol.visible import make_visible
 

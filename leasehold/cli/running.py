@@ -15,9 +15,18 @@ import typer
 
 from leasehold.cli.completing import complete_logs
 from leasehold.cli.connecting import find_log_folder, open_store
-from leasehold.cli.failures import BAD_INPUT, ERROR_PREFIX, INTERRUPTED, NO_RULES, CommandError, one_line
 from leasehold.cli.interrupts import list_ending
-from leasehold.cli.output import make_table, print_json, print_thing
+from leasehold.cli.output import (
+    BAD_INPUT,
+    ERROR_PREFIX,
+    INTERRUPTED,
+    NO_RULES,
+    CommandError,
+    make_table,
+    one_line,
+    print_json,
+    print_thing,
+)
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import FOLDER, RUN_FILE, find_running, is_locked, read_running
 from leasehold.errors import UntrustedFolder

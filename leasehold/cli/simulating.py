@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, one_line
-from leasehold.cli.output import AsJson, choose, print_json, print_thing
+from leasehold.cli.output import BAD_INPUT, INTERRUPTED, AsJson, CommandError, choose, one_line, print_json, print_thing
 from leasehold.cli.root import app, example
 
 if TYPE_CHECKING:

@@ -12,8 +12,17 @@ import typer
 
 from leasehold.cli.completing import complete_processes
 from leasehold.cli.connecting import adopt_stack, load_settings
-from leasehold.cli.failures import CommandError, print_error
-from leasehold.cli.output import AsJson, Watched, make_table, print_json, print_thing, repeat, shorten
+from leasehold.cli.output import (
+    AsJson,
+    CommandError,
+    Watched,
+    make_table,
+    print_error,
+    print_json,
+    print_thing,
+    repeat,
+    shorten,
+)
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import find_running
 from leasehold.errors import LeaseholdError, UntrustedFolder

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, print_error
 from leasehold.cli.output import (
+    BAD_INPUT,
+    INTERRUPTED,
     AsJson,
+    CommandError,
     Timeout,
     choose,
     parse_number,
     parse_pairs,
+    print_error,
     print_json,
     print_result,
     print_thing,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from leasehold.cli.connecting import adopt_stack, connect, open_store
-from leasehold.cli.output import AsJson, print_json
+from leasehold.cli.output import AsJson, find_width, print_json
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import find_width
 from leasehold.errors import LeaseholdError
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class _EventReader:
             return None
         import msgspec
 
-        from leasehold.texts.event_sentences import describe_event
+        from leasehold.texts.values import describe_event
         from scheduler.model.validation import InvalidInputError
         from scheduler.ports import EventFilter, StoreUnavailableError
 

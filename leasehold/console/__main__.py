@@ -14,8 +14,7 @@ from leasehold.api.app import make_api
 from leasehold.console.app import make_app
 from leasehold.web.backend import Backend
 from leasehold.web.caller import PrincipalReader
-from leasehold.web.feed import Feed
-from leasehold.web.followed_view import FollowedView, GarbageKeeper
+from leasehold.web.feed import Feed, FollowedView, GarbageKeeper
 from leasehold.web.gate import Gate
 from leasehold.web.http_protocol import BACKLOG, Doors, JoiningProtocol, find_most_connections
 from leasehold.web.token_file import TokenFileError

@@ -27,8 +27,7 @@ from starlette.routing import BaseRoute
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.models import Answer, Reservation
 from leasehold.errors import Fault, LeaseholdError, NotAnswered, Refused
-from leasehold.texts.event_sentences import describe_event, name_source
-from leasehold.texts.values import format_amount
+from leasehold.texts.values import describe_event, format_amount, name_source
 from leasehold.web.backend import Backend
 from leasehold.web.caller import find_caller
 from leasehold.web.feed import Feed

@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 
 from leasehold.client.models import list_phases
 from leasehold.texts.values import format_amount
-from leasehold.web.followed_view import FollowedView, ReservationMatch
+from leasehold.web.feed import FollowedView, ReservationMatch
 from scheduler.model.reservations import PublicRequest, PublicReservation, Reservation
 from scheduler.model.transitions import ENDED, PHASES
 

@@ -29,8 +29,7 @@ from leasehold.console.page import Page, backend, caller, format_span, make_rows
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.texts.values import format_amount
 from leasehold.web.backend import Backend
-from leasehold.web.feed import Changed, Feed
-from leasehold.web.followed_view import FollowedView
+from leasehold.web.feed import Changed, Feed, FollowedView
 from leasehold.web.server_sent import encode_event
 from scheduler.model import history
 from scheduler.model.costs import find_present_price

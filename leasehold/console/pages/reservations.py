@@ -34,8 +34,7 @@ from leasehold.console.reservation_list import (
     read_filter,
 )
 from leasehold.web.caller import needs
-from leasehold.web.feed import Changed, Feed
-from leasehold.web.followed_view import FollowedView
+from leasehold.web.feed import Changed, Feed, FollowedView
 from leasehold.web.server_sent import encode_event
 from scheduler.model.reservations import is_over
 from scheduler.model.transitions import ENDED
