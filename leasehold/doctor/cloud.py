@@ -4,7 +4,7 @@ launched or terminated.
 
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -102,15 +102,12 @@ def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
     need such types and prices. If no rules were applied, or the database cannot be read, return the rules of this
     host's configuration file.
     """
-    try:
-        with closing(open_store(configuration.settings.database_url)) as store:
-            stored = store.load_rules()
-            rules = load_resolved(store, stored.rules)
-    except (StoreUnavailableError, InvalidInputError):
-        return configuration.rules, uses_market(configuration.rules)
-    if not stored.version:
-        return configuration.rules, uses_market(configuration.rules)
-    return rules, uses_market(stored.rules)
+    url = configuration.settings.database_url
+    with suppress(StoreUnavailableError, InvalidInputError), closing(open_store(url)) as store:
+        stored = store.load_rules()
+        if stored.version:
+            return load_resolved(store, stored.rules), uses_market(stored.rules)
+    return configuration.rules, uses_market(configuration.rules)
 
 
 def _look_at_launches(
@@ -228,12 +225,10 @@ def _find_machine(settings: Settings, states: Sequence[SlotState], pools: Collec
     """Return a slot with a machine of this cluster, in one of `states` and `pools` (None: any pool), to try a call on;
     None if there is none. The machine must be real, because a permission may depend on its tags.
     """
-    try:
-        with closing(open_store(settings.database_url)) as store:
-            slots = store.find_slots(states=states)
-    except (StoreUnavailableError, InvalidInputError):
-        slots = []
-    return next((slot for slot in slots if slot.instance_id and (pools is None or slot.pool in pools)), None)
+    with suppress(StoreUnavailableError, InvalidInputError), closing(open_store(settings.database_url)) as store:
+        slots = store.find_slots(states=states)
+        return next((slot for slot in slots if slot.instance_id and (pools is None or slot.pool in pools)), None)
+    return None
 
 
 def _look_at_starts(
@@ -277,8 +272,7 @@ def _look_at_terminate(settings: Settings, permissions: Permissions, judge: _Jud
     so that no machine ends. Without a machine to try, the check is skipped.
     """
     slot = _find_machine(settings, ["booting", "binding", "ready", "draining"])
-    instance = None if slot is None else slot.instance_id
-    if instance is None:
+    if slot is None or slot.instance_id is None:
         return skipped("aws terminate", "there is no machine of this cluster to try it on")
-    call = partial(permissions.try_terminate, instance)
+    call = partial(permissions.try_terminate, slot.instance_id)
     return judge.try_call("aws terminate", "ec2:TerminateInstances", "terminate", call)

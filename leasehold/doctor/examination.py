@@ -108,8 +108,8 @@ def look_at_redis(name: str, url: str, seconds: float, now: Callable[[], float] 
         yield ok(name, f"{show_url(url)} answers")
         try:
             user = client.connection_pool.connection_kwargs.get("username") or "default"
-            judged = (("version", judge_redis_version), ("memory", judge_memory), ("persistence", judge_persistence))
             info = _read_info(client)
+            judged = (("version", judge_redis_version), ("memory", judge_memory), ("persistence", judge_persistence))
             for aspect, judge in judged:
                 check = f"{name} {aspect}"
                 yield judge_unread(check, user, "INFO", ASKED[aspect]) if info is None else judge(check, info)
@@ -264,7 +264,7 @@ def look_at_database(configuration: Configuration, *, tries_write: bool = True) 
                 for check in (CLOCK, MEMBERSHIP, WRITES, RULES, MACHINES, HOSTS)
             )
             return
-        yield from _look_at_database_clock(store)
+        yield _look_at_database_clock(store)
         yield _look_at_membership(store, configuration)
         if tries_write:
             yield _look_at_writes(url)
@@ -273,13 +273,11 @@ def look_at_database(configuration: Configuration, *, tries_write: bool = True) 
         yield _look_at_hosts(store)
 
 
-def _look_at_database_clock(store: Store) -> Iterator[Finding]:
+def _look_at_database_clock(store: Store) -> Finding:
     try:
-        offset = store.read_cluster().reference_offset
+        return judge_clock(CLOCK, 0.0 - store.read_cluster().reference_offset, 0.0, "its")
     except StoreUnavailableError as error:
-        yield failure(CLOCK, str(error), "Look for the cause in the database's log.")
-        return
-    yield judge_clock(CLOCK, 0.0 - offset, 0.0, "its")
+        return failure(CLOCK, str(error), "Look for the cause in the database's log.")
 
 
 def _look_at_membership(store: Store, configuration: Configuration) -> Finding:

@@ -141,9 +141,8 @@ def find_remedy(error: CloudError, tried: Tried) -> str:
         return "Wait a minute. If it lasts, lower aws.calls_per_second, or ask AWS for a higher limit of API calls."
     if error.category == "quota":
         return _raise_quota(code, tried)
-    if error.category == "capacity" and not code.startswith(("Unsupported", "Insufficient", "InstanceType")):
-        return "Nothing is wrong here: try again later, or add offerings, zones or types to the pool."
-    if code.startswith("InsufficientInstanceCapacity"):
+    is_of_settings = code.startswith(("Unsupported", "Insufficient", "InstanceType"))
+    if (error.category == "capacity" and not is_of_settings) or code.startswith("InsufficientInstanceCapacity"):
         return "Nothing is wrong here: try again later, or add offerings, zones or types to the pool."
     return _correct(code, error.message, tried)
 

@@ -6,7 +6,7 @@ docs/reference/processes.md, "Celery's settings", give the reasons of each failu
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -236,9 +236,8 @@ def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -
     `age`: seconds since the last tick; None: there was no tick yet. `interval`: seconds between two ticks. `can_write`:
     False if the database cannot be used or accepts no writes; the remedy of a failure is then to repair it first.
     """
-    remedy = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
-    if not can_write:
-        remedy = "Repair the database first (above): a tick must commit."
+    start = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
+    remedy = start if can_write else "Repair the database first (above): a tick must commit."
     if age is None:
         return failure("ticks", "there was no tick yet", remedy)
     if age > LATE_INTERVALS * interval:
@@ -427,7 +426,5 @@ def judge_console(*, refusal: str | None, has_way_in: bool, trusts_loopback: boo
 
 def list_outcomes(findings: Sequence[Finding]) -> dict[str, int]:
     """Return the number of findings of each outcome: ok, warning, failure, skipped."""
-    found = {"ok": 0, "warning": 0, "failure": 0, "skipped": 0}
-    for finding in findings:
-        found[finding.outcome] += 1
-    return found
+    outcomes = [each.outcome for each in findings]
+    return {name: outcomes.count(name) for name in get_args(Outcome)}

@@ -23,20 +23,6 @@ from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
 from workers.setting_types import SecretText
 from workers.settings import AwsSettings, BrokerSettings, DatabaseSettings, Settings, read_settings
 
-
-def find_console_url(urls: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
-    """Return the address with the token, or None if the stack runs no console. The token is read from its file, because
-    run.json does not contain it. Without a readable file the address is returned without a token.
-    """
-    url, path = urls.get(CONSOLE), environment.get(TOKEN_VARIABLE)
-    if url is None or path is None:
-        return url
-    try:
-        return f"{url}?token={quote(read_token(Path(path)))}"
-    except TokenFileError:
-        return url
-
-
 REDIS: Final = "redis"
 EMULATOR: Final = "emulator"
 SECRET_KEY_VARIABLE: Final = "LEASEHOLD_AWS__SECRET_ACCESS_KEY"  # noqa: S105 - a name
@@ -336,3 +322,16 @@ def find_free_port(host: str = "127.0.0.1", port: int = 0) -> int:
         if port or found not in _FOUND:
             _FOUND.add(found)
             return found
+
+
+def find_console_url(urls: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
+    """Return the address with the token, or None if the stack runs no console. The token is read from its file, because
+    run.json does not contain it. Without a readable file the address is returned without a token.
+    """
+    url, path = urls.get(CONSOLE), environment.get(TOKEN_VARIABLE)
+    if url is None or path is None:
+        return url
+    try:
+        return f"{url}?token={quote(read_token(Path(path)))}"
+    except TokenFileError:
+        return url

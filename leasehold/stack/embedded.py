@@ -3,7 +3,6 @@ folder `.leasehold` has its lock, the file run.json and the logs. Another proces
 leasehold/stack/preparation.py.
 """
 
-import contextlib
 import fcntl
 import json
 import os
@@ -105,11 +104,6 @@ class StackFolder:
                 return
         os.close(descriptor)
         raise AlreadyRunningError(f"a stack runs in {self.path} already")
-
-    def empty_logs(self) -> None:
-        """Delete the logs of the stack's last run."""
-        for log in self.logs.glob("*.log"):
-            log.unlink()
 
     def write(self, document: dict[str, Any]) -> None:
         """Replace run.json by `document` in one step. Only the owner can read the file, because URLs may contain
@@ -330,7 +324,8 @@ class Stack:
             self._refuse_when_stopped()
             try:
                 self.folder.lock()
-                self.folder.empty_logs()
+                for log in self.folder.logs.glob("*.log"):
+                    log.unlink()
             except AlreadyRunningError as error:
                 raise StackError(f"{error}: `leasehold down` stops it") from None
             except UntrustedFolder as error:
@@ -354,7 +349,7 @@ class Stack:
             self._stopped.set()
         self._phase = "stopping"
         if self._supervisor is not None:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._write()
             self._supervisor.end_all(last=[REDIS])
         if self._preparation is not None:

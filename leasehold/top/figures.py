@@ -207,9 +207,6 @@ class Counts:
         self.phases[row.phase] += sign
         if row.run is not None:
             self.commands[row.run.state] += sign
-        self._use(row, sign)
-
-    def _use(self, row: ReservationRow, sign: int) -> None:
         for lease in row.leases:
             if lease.state != "claimed":
                 place = self._places.get(lease.slot)
@@ -265,7 +262,17 @@ class Follower:
         """Return the counts as of now. Raises Unavailable if Redis has no valid view."""
         if self._may_follow:
             try:
-                return self._follow()
+                if self._counts is not None and self._catch_up(self._counts, happens=True):
+                    return self._counts
+                self._counts = None
+                for _ in range(LOADS_TRIED):
+                    self._generation, self._sequence, _ = self._read()
+                    counts = self._scan()
+                    # Changes that were made during the scan; a row that is newer already stays.
+                    if self._catch_up(counts, happens=False):
+                        self._counts = counts
+                        return counts
+                raise Unavailable("the view changes faster than it can be read")
             except redis.exceptions.NoPermissionError:
                 self._may_follow = False
         if self._counts is None or time.monotonic() >= self._due:
@@ -274,19 +281,6 @@ class Follower:
             self._counts = self._scan()
             self._due = time.monotonic() + REST * (time.monotonic() - begun)
         return self._counts
-
-    def _follow(self) -> Counts:
-        if self._counts is not None and self._catch_up(self._counts, happens=True):
-            return self._counts
-        self._counts = None
-        for _ in range(LOADS_TRIED):
-            self._generation, self._sequence, _ = self._read()
-            counts = self._scan()
-            # Changes that were made during the scan; a row that is newer already stays.
-            if self._catch_up(counts, happens=False):
-                self._counts = counts
-                return counts
-        raise Unavailable("the view changes faster than it can be read")
 
     def _read(self, *, after: int | None = None) -> tuple[bytes, int, list[Any]]:
         """Return the generation of the view, the number of its last change, and the first changes after the number
@@ -426,7 +420,18 @@ class Reader:
         found = Figures(at=now, url=self._shown_url)
         self._fill_head(found, head)
         try:
-            self._fill_counts(found)
+            counts = self._follower.refresh()
+            happened, now = counts.take_happened(), time.monotonic()
+            if self._refreshed is not None and self._follower.follows and now > self._refreshed:
+                seconds = now - self._refreshed
+                submitted, leased, released, ended = (round(each / seconds, 3) for each in happened)
+                found.rates = Rates(submitted, leased, released, ended, round(seconds, 3))
+            self._refreshed = now
+            found.phases = {phase: count for phase, count in counts.phases.items() if count}
+            found.commands = {state: count for state, count in sorted(counts.commands.items()) if count}
+            found.pools = counts.list_pools()
+            if not self._follower.follows:
+                found.problems.append("this user of Redis may not read the changes: counts are read again now and then")
         except LeaseholdError as error:
             self._refreshed = None
             found.problems.append(str(error))
@@ -457,17 +462,3 @@ class Reader:
             "term": head.get("term"),
             "view_lag": head.get("view_lag"),
         }
-
-    def _fill_counts(self, found: Figures) -> None:
-        counts = self._follower.refresh()
-        happened, now = counts.take_happened(), time.monotonic()
-        if self._refreshed is not None and self._follower.follows and now > self._refreshed:
-            seconds = now - self._refreshed
-            submitted, leased, released, ended = (round(each / seconds, 3) for each in happened)
-            found.rates = Rates(submitted, leased, released, ended, round(seconds, 3))
-        self._refreshed = now
-        found.phases = {phase: count for phase, count in counts.phases.items() if count}
-        found.commands = {state: count for state, count in sorted(counts.commands.items()) if count}
-        found.pools = counts.list_pools()
-        if not self._follower.follows:
-            found.problems.append("this user of Redis may not read the changes: counts are read again now and then")
