@@ -19,6 +19,7 @@ from leasehold.api.lists import (
     ReservationFilter,
     RunTimesFilter,
     SlotFilter,
+    Submissions,
     join_row,
     list_reservations,
     list_run_times,
@@ -151,7 +152,8 @@ class Reading:
 
     def __init__(self, service: Service, asking: Asking) -> None:
         self._service, self._asking = service, asking
-        self._hints = KeptHints()
+        self._hints, self._order = KeptHints(), Submissions()
+        service.backend.feed.watch(self._order.note)
 
     async def reservation(self, request: Request) -> Response:
         """Respond with one reservation. With the parameters `after` and `wait`, respond as soon as the mark of the
@@ -201,9 +203,9 @@ class Reading:
             query.end()
             return await self._find_reservations(request, ids)
         wanted = ReservationFilter(query)
-        feed, order = self._service.backend.feed, self._service.submissions
+        feed = self._service.backend.feed
         client = await self._service.open_client(request)
-        page = await self._list(lambda view: list_reservations(view, view.ended, order, wanted))
+        page = await self._list(lambda view: list_reservations(view, view.ended, self._order, wanted))
         if not page["items"] and page["next"] is None and wanted.after < 0:
             if wanted.slot is not None and wanted.slot not in feed.view.slots:
                 raise Unknown(describe_unknown("slot", wanted.slot))

@@ -13,7 +13,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from leasehold.api.lists import Submissions
 from leasehold.client.loop_client import LoopClient
 from leasehold.errors import Unavailable
 from leasehold.web.backend import Backend
@@ -192,14 +191,12 @@ class MediaTypeError(Exception):
 
 
 class Service:
-    """The services that the handlers of one HTTP API share (`backend`), and what they keep between requests: the order
-    of submissions, and a client that knows cluster time.
+    """The services that the handlers of one HTTP API share (`backend`), and what they keep between requests: a client
+    that knows cluster time.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.submissions = Submissions()
-        backend.feed.watch(self.submissions.note)
         self._clock: LoopClient | None = None
 
     async def open_client(self, request: Request) -> LoopClient:
