@@ -439,7 +439,7 @@ def demo(
     if commands:
         _demo_commands(as_json=as_json)
         return
-    from leasehold.demo.stretch import choose_stretch, find_shipped_log
+    from leasehold.demo.run import choose_stretch, find_shipped_log
     from scheduler.simulation.workload import TraceError
 
     try:

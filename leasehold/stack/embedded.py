@@ -38,9 +38,8 @@ from leasehold.stack.configuration import (
 )
 from leasehold.stack.nursery import Nursery
 from leasehold.stack.process_logs import find_last_warning, list_logs, read_last_line
-from leasehold.stack.programs import ProcfileError, Program, Reaper, find_procfile, read_procfile
+from leasehold.stack.programs import ProcfileError, Program, Reaper, Supervisor, find_procfile, read_procfile
 from leasehold.stack.readiness import Check, find_server, serves
-from leasehold.stack.supervisor import Supervisor
 from leasehold.web.token_file import write_token
 from scheduler.model.rules import list_image_sources, read_rules
 from scheduler.model.validation import Fault, InvalidInputError
