@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from leasehold.canaries import Canaries
 from leasehold.client.redis.transport import RequestTransport
-from leasehold.stack.procfile import find_procfile, read_procfile
+from leasehold.stack.programs import find_procfile, read_procfile
 from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.store.migrating import migrate
 from testbed.guarding import take_signals_as_interrupts

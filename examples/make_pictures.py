@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from leasehold.client.models import read_explanation
-from leasehold.demo.run import report
-from leasehold.demo.show import Summary
+from leasehold.demo.run import Summary, report
 from scheduler.operations.costs import CostSum
 from scheduler.operations.explain import explain
 from scheduler.simulation.runner import Runner

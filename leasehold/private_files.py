@@ -15,7 +15,6 @@ from leasehold.errors import UntrustedFolder
 PRIVATE_UMASK: Final = 0o077
 _FILE: Final = 0o600
 _FOLDER: Final = 0o700
-_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_private(path: str, flags: int) -> int:
@@ -76,7 +75,7 @@ def check_private(path: Path, found: os.stat_result) -> None:
     `found`: what stat() returned for it.
     """
     _check_owner(path, found)
-    if found.st_mode & _OTHERS_MAY_WRITE:
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UntrustedFolder(
             f"{path} is not used: other users may write to it (mode {stat.S_IMODE(found.st_mode):04o});"
             f" check its content, then run `chmod -R go-rwx {path}`"

@@ -18,9 +18,6 @@ from typing import Final
 PROC: Final = Path("/proc")
 _STARTED: Final = 19
 """Index of the start time among the fields of /proc/PID/stat that follow the name in parentheses, from 0."""
-_PS: Final = "/bin/ps"
-_PS_TIME: Final = "%a %b %d %H:%M:%S %Y"
-_PS_ENVIRONMENT: Final = {"LC_ALL": "C", "TZ": "UTC"}
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ def find_start_by_ps(pid: int) -> int | None:
     None if the process has ended.
     """
     text = _run_ps(pid, "lstart=")
-    return calendar.timegm(time.strptime(text, _PS_TIME)) if text else None
+    return calendar.timegm(time.strptime(text, "%a %b %d %H:%M:%S %Y")) if text else None
 
 
 def read_command(pid: int) -> str | None:
@@ -137,6 +134,6 @@ def read_stat(pid: int) -> list[str]:
 def _run_ps(pid: int, what: str) -> str | None:
     if pid <= 0:
         return None
-    command = [_PS, "-o", what, "-p", str(pid)]
-    done = subprocess.run(command, env=_PS_ENVIRONMENT, capture_output=True, text=True, check=False)  # noqa: S603 - fixed path
+    command = ["/bin/ps", "-o", what, "-p", str(pid)]
+    done = subprocess.run(command, env={"LC_ALL": "C", "TZ": "UTC"}, capture_output=True, text=True, check=False)  # noqa: S603 - fixed path
     return done.stdout.strip() or None

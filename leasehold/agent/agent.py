@@ -300,16 +300,6 @@ class HostAgent:
         self._has_served = self._has_served or host.state == "ready"
         self._heart.start(find_beat(host.offline_timeout))
         self._heart.carry(host.version)
-        self._compare(host)
-        if self._runner is not None:
-            commands = [each for each in host.leases if each.has_command]
-            self._runner.look([_read_lease(each, host) for each in commands], asked_at)
-        if self._enforcer is not None:
-            self._enforcer.enforce(list(self._held.values()))
-        return host
-
-    def _compare(self, host: Host) -> None:
-        """Report each lease of the slot that began, changed or ended since the last read."""
         present = {(each.reservation, each.component, each.token): each for each in host.leases}
         for key, lease in self._held.items():
             if key not in present:
@@ -318,6 +308,12 @@ class HostAgent:
             if self._held.get(key) != lease:
                 self._report({"event": _name_change(self._held.get(key), lease), **msgspec.to_builtins(lease)})
         self._held = present
+        if self._runner is not None:
+            commands = [each for each in host.leases if each.has_command]
+            self._runner.look([_read_lease(each, host) for each in commands], asked_at)
+        if self._enforcer is not None:
+            self._enforcer.enforce(list(self._held.values()))
+        return host
 
     def _wait(self, hints: Hints, seconds: float) -> None:
         """Wait until the first of three things happens: a hint reports a change of the slot, `seconds` have passed, or

@@ -12,7 +12,6 @@ from typing import Final
 from uuid import uuid4
 
 MACHINE_ID: Final = Path("/etc/machine-id")
-STATE_FILE: Final = "machine-id"
 MIB: Final = 1024 * 1024
 NO_ID: Final = "uninitialized"
 """Content of machine-id in images of machines that have not booted yet, see machine-id(5). Every clone of such an image
@@ -32,7 +31,7 @@ def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
     known = _read(source)
     if known:
         return hmac.new(known.encode(), b"leasehold", hashlib.sha256).hexdigest()[:32]
-    kept = state / STATE_FILE
+    kept = state / "machine-id"
     return _read(kept) or _keep(kept)
 
 

@@ -5,7 +5,7 @@ The router finds the handler of a request by two look-ups in a table. A general 
 request with the patterns of all routes, which takes as long as the rest of a small request.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -17,19 +17,18 @@ from starlette.types import Receive, Scope, Send
 from leasehold.api.asking import Asking
 from leasehold.api.joining import Joining
 from leasehold.api.openapi import make_document
-from leasehold.api.reading import Money, Reading
+from leasehold.api.reading import Money, Reading, Streams
 from leasehold.api.service import MediaTypeError, Service, respond
-from leasehold.api.streams import Streams
 from leasehold.errors import Fault, LeaseholdError, Refused
 from leasehold.web import problems
 from leasehold.web.backend import Backend
+from leasehold.web.caller import Handler, needs
 from leasehold.web.entrance import BodyTooLargeError
 from leasehold.web.problems import describe_error, make_problem
 from scheduler.model.faults import InvalidInputError
 from scheduler.protocol.host_proof import JOIN_PATH
 from scheduler.protocol.http_routes import API, LISTS, ROUTES, TIME_HEADER
 
-Handler = Callable[[Request], Awaitable[Response]]
 EXPLAINED: Final = (LeaseholdError, InvalidInputError, MediaTypeError, BodyTooLargeError)
 """The errors of handlers that `explain` turns into a response. For any other error the response has status 500."""
 _TIME: Final = TIME_HEADER.lower().encode()
@@ -87,7 +86,10 @@ class Router:
         segments = split_path(scope)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         methods: list[str] = []
-        for found in self._find(segments):
+        keys: list[_Segments] = [tuple(segments)]
+        if len(segments) > 1 and segments[1]:
+            keys.append((segments[0], None, *segments[2:]))
+        for found in (self._table[key] for key in keys if key in self._table):
             route = found.get(method)
             if route is not None:
                 before, brace, rest = route.path.partition("{")
@@ -98,15 +100,6 @@ class Router:
             return problems.respond(make_problem(404, "Not Found"))
         allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
         return problems.respond(make_problem(405, "Method Not Allowed"), {"Allow": ", ".join(allowed)})
-
-    def _find(self, segments: Sequence[str]) -> Iterator[dict[str, ApiRoute]]:
-        """Yield tables of routes by HTTP method: first the routes whose path has exactly these segments, then the
-        routes with a field in place of the second segment.
-        """
-        keys: list[_Segments] = [tuple(segments)]
-        if len(segments) > 1 and segments[1]:
-            keys.append((segments[0], None, *segments[2:]))
-        return (self._table[key] for key in keys if key in self._table)
 
 
 def split_path(scope: Scope) -> list[str]:
@@ -152,48 +145,42 @@ def make_api(backend: Backend) -> Router:
     asking = Asking(service)
     reading, streams = Reading(service, asking), Streams(service)
     money = Money(service)
-    handlers: dict[str, Handler] = {
-        "/reservations": reading.reservations,
-        "/reservations/{reservation}": reading.reservation,
-        "/reservations/{reservation}/explanation": reading.explanation,
-        "/slots": reading.slots,
-        "/slots/{slot}": reading.slot,
-        "/slots/{slot}/hint": reading.hint,
-        "/accounts": reading.accounts,
-        "/accounts/{account}": reading.account,
-        "/run-times": reading.run_times,
-        "/forecasts": reading.forecasts,
-        "/costs": money.costs,
-        "/budgets": money.budgets,
-        "/offers": money.offers,
-        "/report": reading.report,
-        "/status": reading.status,
-        "/events": streams.events,
-        "/stream": streams.stream,
-        "/openapi.json": show_document,
+    reads: dict[str, tuple[str, Handler]] = {
+        "/reservations": ("query", reading.reservations),
+        "/reservations/{reservation}": ("query", reading.reservation),
+        "/reservations/{reservation}/explanation": ("explain", reading.explanation),
+        "/slots": ("query", reading.slots),
+        "/slots/{slot}": ("query", reading.slot),
+        "/slots/{slot}/hint": ("leases", reading.hint),
+        "/accounts": ("query", reading.accounts),
+        "/accounts/{account}": ("query", reading.account),
+        "/run-times": ("query", reading.run_times),
+        "/forecasts": ("query", reading.forecasts),
+        "/costs": ("rules", money.costs),
+        "/budgets": ("rules", money.budgets),
+        "/offers": ("rules", money.offers),
+        "/report": ("query", reading.report),
+        "/events": ("query", streams.events),
+        "/stream": ("query", streams.stream),
     }
+    # A resource that takes one request as well as a list of requests, such as the submissions, has one route.
+    asked = [*LISTS.items(), *((verb, route) for verb, route in ROUTES.items() if LISTS.get(verb) != route)]
     return Router(
         [
-            *[
-                *(ApiRoute("GET", path, handler) for path, handler in handlers.items()),
-                ApiRoute("POST", JOIN_PATH, Joining(service).join),
-                ApiRoute("POST", "/reservations/changes", reading.changes),
-                ApiRoute("POST", "/slots/{slot}/heartbeat", reading.heartbeat),
-            ],
-            *_make_verbs(asking),
+            *(ApiRoute("GET", path, needs(verb)(handler)) for path, (verb, handler) in reads.items()),
+            ApiRoute("GET", "/status", reading.status),
+            ApiRoute("GET", "/openapi.json", show_document),
+            ApiRoute("POST", JOIN_PATH, Joining(service).join),
+            ApiRoute("POST", "/reservations/changes", needs("query")(reading.changes)),
+            ApiRoute("POST", "/slots/{slot}/heartbeat", needs("register")(reading.heartbeat)),
+            *(
+                ApiRoute(route.method, route.path, needs(verb)(partial(asking.ask, verb, route)))
+                for verb, route in asked
+                if verb not in _OWN_HANDLERS
+            ),
         ],
         service.now,
     )
-
-
-def _make_verbs(asking: Asking) -> Iterator[ApiRoute]:
-    """Yield the routes of all verbs. A resource that takes one request as well as a list of requests, such as the
-    submissions, gets one route.
-    """
-    for table in (LISTS, ROUTES):
-        for verb, route in table.items():
-            if verb not in _OWN_HANDLERS and not (table is ROUTES and LISTS.get(verb) == route):
-                yield ApiRoute(route.method, route.path, partial(asking.ask, verb, route))
 
 
 async def show_document(request: Request) -> Response:

@@ -15,14 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from leasehold.api.lists import write_joined
-from leasehold.api.queries import Query
-from leasehold.api.service import Service, check_right, find_caller, read_body, respond
+from leasehold.api.service import Query, Service, read_body, respond
 from leasehold.errors import LeaseholdError, Overloaded
-from leasehold.web.caller import Caller
+from leasehold.web.caller import Caller, find_caller
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
 from leasehold.web.server_sent import Places
-from scheduler.model.faults import Fault, InvalidInputError, show
+from scheduler.model.faults import fault, show
 from scheduler.model.validation import MOST_NAME, is_whole_text
 from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, quote_id
 from scheduler.protocol.verbs import QUESTIONS, Route
@@ -49,7 +48,6 @@ class Asking:
 
     async def ask(self, verb: str, route: Route, request: Request) -> Response:
         """Send a worker the request of this verb that the HTTP request describes, and respond with its answer."""
-        check_right(request, verb)
         query = Query(request)
         timeout = query.take_seconds("timeout", LONGEST_WAIT_SECONDS)
         has_row = verb == "submit" and query.take_flag("row")
@@ -69,8 +67,9 @@ class Asking:
         if not answer.get("ok") and "results" not in answer:
             return respond_problem(describe_refusal(answer.get("errors", [])))
         if verb == "submit" and "results" not in answer:
-            place = f"{request.url.path.rstrip('/')}/{quote_id(str(answer.get('reservation')))}"
-            return respond(answer, 201, {"Location": place})
+            return respond(
+                answer, 201, {"Location": f"{request.url.path.rstrip('/')}/{quote_id(str(answer.get('reservation')))}"}
+            )
         return respond(answer)
 
     async def send(
@@ -102,8 +101,7 @@ class Asking:
                 raise
         self._log(request, verb, document, Outcome(answer.get("ok") is True))
         if has_row and answer.get("ok") and answer.get("reservation"):
-            row = None if joined is None or joined.row is None else write_joined(joined)
-            return {**answer, "row": row}
+            return {**answer, "row": None if joined is None or joined.row is None else write_joined(joined)}
         return answer
 
     def _log(self, request: Request, verb: str, document: Mapping[str, Any], outcome: object) -> None:
@@ -120,9 +118,7 @@ def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:
     name = request.path_params[route.field]
     given = document.setdefault(route.field, name)
     if given != name:
-        raise InvalidInputError(
-            [Fault(route.field, f"{show(name)}, as in the path of the URL, or nothing", show(given))]
-        )
+        raise fault(route.field, f"{show(name)}, as in the path of the URL, or nothing", given)
 
 
 def _take_key(document: dict[str, Any], request: Request) -> str | None:
@@ -137,8 +133,9 @@ def _take_key(document: dict[str, Any], request: Request) -> str | None:
     if key is None:
         return None
     if not is_whole_text(key, MOST_NAME) or header not in {None, key}:
-        wanted = f"an id of 1 to {MOST_NAME} whole characters, the same in the header and in the body"
-        raise InvalidInputError([Fault("request", wanted, show(key))])
+        raise fault(
+            "request", f"an id of 1 to {MOST_NAME} whole characters, the same in the header and in the body", key
+        )
     return key
 
 

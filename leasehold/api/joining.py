@@ -45,7 +45,7 @@ class Joining:
                 identity, cluster = await (self._find_launched(body) if "token" in body else self._identify(body))
             except ProofError as error:
                 log.warning("A machine was refused.", action="host.refused", peer=peer, reason=str(error))
-                raise _refuse(error) from None
+                raise Refused([Fault(0, error.path, error.expected, error.got, "forbidden")]) from None
             except CommandRefused as refusal:
                 log.warning("A machine was refused.", action="host.refused", peer=peer, reason=str(refusal))
                 found = refusal.fault
@@ -89,7 +89,3 @@ class Joining:
             raise ProofError("headers", "an instance profile with a role of `access.join_roles`", arn)
         rules = (await self._backend.run(store.load_rules)).rules
         return await self._backend.run(join, store, rules, machine.machine, signature), cluster.identity
-
-
-def _refuse(error: ProofError) -> Refused:
-    return Refused([Fault(0, error.path, error.expected, error.got, "forbidden")])

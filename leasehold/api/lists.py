@@ -13,14 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
-from leasehold.api.queries import Query, make_cursor, make_page
+from leasehold.api.service import Query, make_cursor, make_page
 from leasehold.client import models
 from leasehold.client.marks import mark_row
 from leasehold.client.models import list_phases
 from leasehold.client.ports import Joined
 from leasehold.client.redis.reader import join_machines
-from leasehold.web.feed import Changed
-from leasehold.web.followed_view import ReservationMatch
+from leasehold.web.feed import Changed, ReservationMatch
 from scheduler.model.accounts import Account
 from scheduler.model.reservations import Reservation
 from scheduler.model.run_times import RunTimes, is_class_of
@@ -85,18 +84,8 @@ class RunTimesFilter:
     def __init__(self, query: Query) -> None:
         self.account, self.job = query.take("account"), query.take("job")
         self.limit = query.take_limit()
-        self.after = _read_name(query, query.take_cursor())
+        self.after: str = (query.take_cursor(str) or [""])[0]
         query.end()
-
-
-def _read_name(query: Query, cursor: list[Any] | None) -> str:
-    match cursor:
-        case None:
-            return ""
-        case [str(name)]:
-            return name
-    query.refuse_cursor(cursor)
-    return ""
 
 
 def list_run_times(view: View, wanted: RunTimesFilter) -> Mapping[str, Any]:
@@ -178,21 +167,11 @@ class ReservationFilter:
             labels=query.take_labels("label"),
         )
         self.limit = query.take_limit()
-        self.after = _read_sequence(query, query.take_cursor())
+        self.after: int = (query.take_cursor(int) or [-1])[0]
         query.end()
 
     def matches(self, row: Reservation) -> bool:
         return (self.phases is None or row.phase in self.phases) and self._match.matches(row)
-
-
-def _read_sequence(query: Query, cursor: list[Any] | None) -> int:
-    match cursor:
-        case None:
-            return -1
-        case [int(sequence)] if not isinstance(sequence, bool):
-            return sequence
-    query.refuse_cursor(cursor)
-    return -1
 
 
 def list_reservations(
@@ -216,6 +195,9 @@ def list_reservations(
     return make_page(items, None if is_last else make_cursor(last))
 
 
+Position = tuple[str, int, str]
+
+
 class SlotFilter:
     """The conditions of one list of slots, from the query of its address. A slot must match all."""
 
@@ -225,7 +207,8 @@ class SlotFilter:
         self._cordoned = query.take("cordoned")
         self._labels = query.take_labels("label")
         self.limit = query.take_limit()
-        self.after = _read_position(query, query.take_cursor())
+        cursor = query.take_cursor(str, str)
+        self.after: Position | None = None if cursor is None else (cursor[0], len(cursor[1]), cursor[1])
         query.end()
 
     def matches(self, row: Slot) -> bool:
@@ -237,19 +220,6 @@ class SlotFilter:
         )
 
 
-Position = tuple[str, int, str]
-
-
-def _read_position(query: Query, cursor: list[Any] | None) -> Position | None:
-    match cursor:
-        case None:
-            return None
-        case [str(pool), str(name)]:
-            return pool, len(name), name
-    query.refuse_cursor(cursor)
-    return None
-
-
 def find_position(row: Slot) -> Position:
     """Return the position of a slot in lists: by pool, then by the length of the id, then by the id."""
     return row.pool, len(row.id), row.id
@@ -257,10 +227,9 @@ def find_position(row: Slot) -> Position:
 
 def list_slots(view: View, wanted: SlotFilter) -> Mapping[str, Any]:
     """Return one page of the slots that match `wanted`. The view must not change meanwhile."""
-    after = wanted.after
     found = [row for row in view.slots.values() if wanted.matches(row)]
-    if after is not None:
-        found = [row for row in found if find_position(row) > after]
+    if wanted.after is not None:
+        found = [row for row in found if find_position(row) > wanted.after]
     found.sort(key=find_position)
     page = found[: wanted.limit]
     following = make_cursor(page[-1].pool, page[-1].id) if len(found) > len(page) else None

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 import msgspec
 
 import leasehold
-from leasehold.api.queries import MOST_ITEMS, USUAL_ITEMS
 from leasehold.api.reading import USUAL_HOURS
+from leasehold.api.service import MOST_ITEMS, USUAL_ITEMS
 from leasehold.client.models import (
     Account,
     Answer,
@@ -412,16 +412,12 @@ def list_reads() -> Iterator[tuple[str, str, Schema]]:
     found["responses"]["200"]["content"][STREAM_TYPE] = {"schema": STRING}
     resume = {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "integer"}}
     yield "/events", "get", {**found, "parameters": [*_EVENT_FIELDS, resume]}
-    yield "/stream", "get", _describe_stream()
+    found = operate("stream_rows", "The changed rows of the view as a stream of server-sent events.", STRING)
+    found["responses"]["200"] = respond_with(STRING, "The stream", STREAM_TYPE)
+    yield "/stream", "get", {**found, "parameters": [query("topic", STRING, "the topics; default: `rows`")]}
     for path, name, summary, body, schema in _POSTS:
         content = {"content": {JSON: {"schema": body}}, "required": True}
         yield path, "post", {**operate(name, summary, schema), "parameters": path_fields(path), "requestBody": content}
-
-
-def _describe_stream() -> Schema:
-    found = operate("stream_rows", "The changed rows of the view as a stream of server-sent events.", STRING)
-    found["responses"]["200"] = respond_with(STRING, "The stream", STREAM_TYPE)
-    return {**found, "parameters": [query("topic", STRING, "the topics; default: `rows`")]}
 
 
 def _page(items: Schema) -> Schema:

@@ -1,12 +1,14 @@
 """Reads over HTTP: reservations, slots, accounts, the report of the last tick, the status of the server, and, from the
-database, costs, budgets and offers.
+database, costs, budgets and offers. Streams of server-sent events: the events of the history, and the changed rows of
+the view.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
+import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +19,8 @@ from leasehold.api.lists import (
     ReservationFilter,
     RunTimesFilter,
     SlotFilter,
+    Submissions,
+    join_row,
     list_reservations,
     list_run_times,
     list_slots,
@@ -24,23 +28,116 @@ from leasehold.api.lists import (
     write_joined,
     write_slot,
 )
-from leasehold.api.queries import Query, make_page
-from leasehold.api.service import Service, check_right, find_caller, read_body, read_text, respond
+from leasehold.api.service import MOST_NUMBER, Query, Service, make_cursor, make_page, read_body, read_text, respond
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.core.hosts import AsyncHints
 from leasehold.client.marks import mark_row
 from leasehold.client.models import LeaseKey
 from leasehold.client.ports import Joined
 from leasehold.errors import Fault, Refused, Unknown
+from leasehold.web.caller import find_caller
+from leasehold.web.feed import Changed, Feed, FollowedView
 from leasehold.web.money import CostReport, read_offers, report_budgets, report_costs
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
+from leasehold.web.server_sent import EventStream, encode_event, write_event
 from scheduler.model.costs import HOUR
+from scheduler.model.events import EVENT_NAMES
 from scheduler.model.faults import fault
 from scheduler.operations.costs import WAYS, By
-from scheduler.ports import Store
+from scheduler.ports import EventFilter, Store
 from scheduler.protocol.faults import describe_unknown
-from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS, MOST_IDS, MOST_MARKS
+from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS, MOST_IDS, MOST_MARKS, STREAM_TYPE
+
+MOST_ROWS: Final = 2000
+"""The most changed rows in one update. If more rows have changed, the update has no rows and only reports that a client
+must read its lists again.
+"""
+ROWS: Final = "rows"
+"""Topic with the changed rows of the view."""
+
+
+class Streams:
+    """The handlers of events and streams."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._tail = service, service.backend.events
+        feed = service.backend.feed
+        feed.topic(ROWS, lambda changed: encode_rows(feed, changed))
+
+    async def events(self, request: Request) -> Response:
+        """Respond with one page of events, or with a stream of them if the caller accepts `text/event-stream`."""
+        query = Query(request)
+        after, cursor = query.take_number("after"), query.take_cursor(int)
+        which = EventFilter(
+            after=after if cursor is None else cursor[0],
+            reservation=query.take("reservation"),
+            slot=query.take("slot"),
+            name=query.take_choice("name", EVENT_NAMES, "") or None,
+            newest=query.take_flag("newest"),
+            limit=query.take_limit(),
+        )
+        query.end()
+        await self._service.open_client(request)
+        if STREAM_TYPE in request.headers.get("accept", ""):
+            return await self._stream_events(request, which)
+        backend = self._service.backend
+        found = await backend.run(backend.store.read_events, which)
+        is_full = len(found) == which.limit and not which.newest
+        return respond(
+            make_page([write_event(each) for each in found], make_cursor(found[-1].number) if is_full else None)
+        )
+
+    async def stream(self, request: Request) -> Response:
+        """Respond with a stream of the changed rows of the view."""
+        query = Query(request)
+        topics = query.take_choices("topic", self._service.backend.feed.topics) or {ROWS}
+        query.end()
+        await self._service.open_client(request)
+        return self._stream(request, self._service.backend.feed.subscribe(*sorted(topics)))
+
+    def _stream(self, request: Request, blocks: AsyncIterator[bytes]) -> Response:
+        return EventStream(blocks, self._service.backend.streams, find_caller(request).name)
+
+    async def _stream_events(self, request: Request, which: EventFilter) -> Response:
+        resumed = request.headers.get("last-event-id")
+        after = which.after
+        if resumed is not None:
+            is_number = resumed.isascii() and resumed.isdigit() and len(resumed) <= len(str(MOST_NUMBER))
+            if not is_number or int(resumed) > MOST_NUMBER:
+                raise fault("Last-Event-ID", "the number of an event", resumed)
+            after = int(resumed)
+        elif which.newest:
+            backend = self._service.backend
+            newest = await backend.run(backend.store.read_events, EventFilter(newest=True, limit=1))
+            after = newest[-1].number if newest else 0
+        return self._stream(request, self._tail.follow(msgspec.structs.replace(which, after=after, newest=False)))
+
+
+def encode_rows(feed: Feed, changed: Changed) -> bytes | None:
+    """Return the server-sent event with the changed rows of the view, and the ids of the rows that are gone. Return
+    None if there are neither.
+    """
+    view = feed.view
+    head = {"since": changed.since, "revision": changed.revision}
+    found: dict[str, list[Any]] = {"reservations": [], "slots": [], "accounts": []}
+    if changed.is_reset or sum(len(changed.of(kind)) for kind in found) > MOST_ROWS:
+        return encode_event("reset", head)
+    gone: dict[str, list[str]] = {kind: [] for kind in found}
+    with view.reading():
+        for kind, rows in found.items():
+            for name in sorted(changed.of(kind)):
+                row = view.rows(kind).get(name) or (view.ended.get(name) if kind == "reservations" else None)
+                if row is None:
+                    gone[kind].append(name)
+                elif kind == "reservations":
+                    rows.append(write_joined(join_row(row, view)))  # type: ignore[arg-type]  # of this kind
+                else:
+                    rows.append(write_slot(row) if kind == "slots" else write_account(row))  # type: ignore[arg-type]
+    if not any(found.values()) and not any(gone.values()):
+        return None
+    return encode_event(ROWS, {**head, **found, "gone": gone})
+
 
 POLL_SECONDS: Final = 2.0
 """Seconds after which a reservation that a request waits for is read again if no notice of its change arrives."""
@@ -55,13 +152,13 @@ class Reading:
 
     def __init__(self, service: Service, asking: Asking) -> None:
         self._service, self._asking = service, asking
-        self._hints = KeptHints()
+        self._hints, self._order = KeptHints(), Submissions()
+        service.backend.feed.watch(self._order.note)
 
     async def reservation(self, request: Request) -> Response:
         """Respond with one reservation. With the parameters `after` and `wait`, respond as soon as the mark of the
         reservation (a text that differs after each change) is not `after`, at the latest after `wait` seconds.
         """
-        check_right(request, "query")
         query = Query(request)
         after, wait = query.take("after"), query.take_seconds("wait", 0.0)
         query.end()
@@ -82,7 +179,6 @@ class Reading:
         `marks` in the body has the last known mark of each reservation (a text that differs after each change) by its
         id. The response has the new marks of the changed reservations.
         """
-        check_right(request, "query")
         body = await read_body(request)
         marks, wait = body.get("marks"), body.get("wait", 0)
         if not isinstance(marks, dict) or not 0 < len(marks) <= MOST_MARKS:
@@ -102,7 +198,6 @@ class Reading:
 
     async def reservations(self, request: Request) -> Response:
         """Respond with one page of reservations, or with the reservations whose ids are in the query."""
-        check_right(request, "query")
         query = Query(request)
         if ids := query.take_all("id"):
             query.end()
@@ -110,9 +205,7 @@ class Reading:
         wanted = ReservationFilter(query)
         feed = self._service.backend.feed
         client = await self._service.open_client(request)
-        await feed.refresh()
-        self._service.check_view()
-        page = await run_in_threadpool(self._list_reservations, wanted)
+        page = await self._list(lambda view: list_reservations(view, view.ended, self._order, wanted))
         if not page["items"] and page["next"] is None and wanted.after < 0:
             if wanted.slot is not None and wanted.slot not in feed.view.slots:
                 raise Unknown(describe_unknown("slot", wanted.slot))
@@ -123,7 +216,6 @@ class Reading:
         """Respond with the reason why a reservation waits: from a worker, with the smallest change that would end the
         wait, or from the last tick (`source=view`).
         """
-        check_right(request, "explain")
         query = Query(request)
         source = query.take_choices("source", {"view", "worker"})
         timeout = query.take_seconds("timeout", LONGEST_WAIT_SECONDS)
@@ -151,19 +243,14 @@ class Reading:
         return respond(answer) if answer.get("ok") else respond_problem(describe_refusal(answer.get("errors", [])))
 
     async def slots(self, request: Request) -> Response:
-        check_right(request, "query")
         wanted = SlotFilter(Query(request))
         client = await self._service.open_client(request)
-        feed = self._service.backend.feed
-        await feed.refresh()
-        self._service.check_view()
-        page = await run_in_threadpool(self._list_slots, wanted)
+        page = await self._list(lambda view: list_slots(view, wanted))
         if not page["items"] and wanted.after is None:
             await client.check_names(pool=wanted.pool)
         return respond(page)
 
     async def slot(self, request: Request) -> Response:
-        check_right(request, "query")
         Query(request).end()
         name = request.path_params["slot"]
         client = await self._service.open_client(request)
@@ -177,7 +264,6 @@ class Reading:
         request.
         """
         name = request.path_params["slot"]
-        check_right(request, "register")
         caller = find_caller(request)
         if caller.role == "host" and caller.principal != name:
             raise Refused([Fault(0, "slot", f"{caller.name}, the slot of this principal", f'"{name}"', "forbidden")])
@@ -195,7 +281,6 @@ class Reading:
         """Wait for a hint that the slot in the path of the request has changed, at most `wait` seconds. Then respond
         with `changed`, which is true if a hint has arrived, and `commands`, the leases whose commands are new by it.
         """
-        check_right(request, "leases")
         query = Query(request)
         wait = query.take_seconds("wait", LONGEST_WAIT_SECONDS)
         query.end()
@@ -204,7 +289,6 @@ class Reading:
         return respond({"changed": commands is not None, "commands": [each._asdict() for each in commands or ()]})
 
     async def accounts(self, request: Request) -> Response:
-        check_right(request, "query")
         query = Query(request)
         query.take_limit()
         query.end()
@@ -212,7 +296,6 @@ class Reading:
         return respond(make_page([write_account(each) for each in await client.accounts()], None))
 
     async def account(self, request: Request) -> Response:
-        check_right(request, "query")
         Query(request).end()
         name = request.path_params["account"]
         client = await self._service.open_client(request)
@@ -222,18 +305,14 @@ class Reading:
         raise Unknown(describe_unknown("account", name))
 
     async def run_times(self, request: Request) -> Response:
-        check_right(request, "query")
         wanted = RunTimesFilter(Query(request))
         await self._service.open_client(request)
-        await self._service.backend.feed.refresh()
-        self._service.check_view()
-        return respond(await run_in_threadpool(self._list_run_times, wanted))
+        return respond(await self._list(lambda view: list_run_times(view, wanted)))
 
     async def forecasts(self, request: Request) -> Response:
         """Respond with how well forecasts of starts were kept, and with those of the reservations that the query
         names.
         """
-        check_right(request, "query")
         query = Query(request)
         ids = query.take_all("id")
         query.end()
@@ -244,7 +323,6 @@ class Reading:
 
     async def report(self, request: Request) -> Response:
         """Respond with the report of the last tick."""
-        check_right(request, "query")
         Query(request).end()
         client = await self._service.open_client(request)
         return respond(await client.report())
@@ -264,7 +342,9 @@ class Reading:
                 "redis": "reached" if status.redis_lost_since is None else "lost",
                 "database": "reached" if status.database_lost_since is None else "lost",
                 "caller": {"name": caller.name, "role": caller.role, "principal": caller.principal},
-                "phases": await run_in_threadpool(self._count_phases),
+                "phases": await run_in_threadpool(
+                    self._read, lambda view: {phase: len(rows) for phase, rows in view.by_phase.items() if rows}
+                ),
             }
         )
 
@@ -275,22 +355,15 @@ class Reading:
         found = await client.watch_many(ids).read_joined()
         return respond(make_page([write_joined(each) for each in found.values() if each.row is not None], None))
 
-    def _list_reservations(self, wanted: ReservationFilter) -> Mapping[str, Any]:
-        view = self._service.backend.feed.view
-        with view.reading():
-            return list_reservations(view, view.ended, self._service.submissions, wanted)
+    async def _list(self, read: Callable[[FollowedView], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return what `read` makes of the present view, in a thread."""
+        await self._service.backend.feed.refresh()
+        self._service.check_view()
+        return await run_in_threadpool(self._read, read)
 
-    def _list_slots(self, wanted: SlotFilter) -> Mapping[str, Any]:
+    def _read(self, read: Callable[[FollowedView], Mapping[str, Any]]) -> Mapping[str, Any]:
         with self._service.backend.feed.view.reading() as view:
-            return list_slots(view, wanted)
-
-    def _list_run_times(self, wanted: RunTimesFilter) -> Mapping[str, Any]:
-        with self._service.backend.feed.view.reading() as view:
-            return list_run_times(view, wanted)
-
-    def _count_phases(self) -> dict[str, int]:
-        with self._service.backend.feed.view.reading() as view:
-            return {phase: len(rows) for phase, rows in view.by_phase.items() if rows}
+            return read(view)
 
 
 async def _await_change(client: AsyncClient, request: Request, name: str, after: str, wait: float) -> Joined:
@@ -321,7 +394,6 @@ class Money:
 
     async def costs(self, request: Request) -> Response:
         """Respond with the sums of the cost ledger for the last hours: the parameter `hours`, or USUAL_HOURS."""
-        check_right(request, "rules")
         query = Query(request)
         by = cast("By", query.take_choice("by", WAYS, "pool"))
         hours = query.take_number("hours", USUAL_HOURS)
@@ -332,7 +404,6 @@ class Money:
 
     async def budgets(self, request: Request) -> Response:
         """Respond with all budgets, and what was spent of each."""
-        check_right(request, "rules")
         Query(request).end()
         await self._service.open_client(request)
         store = self._service.backend.store
@@ -340,7 +411,6 @@ class Money:
 
     async def offers(self, request: Request) -> Response:
         """Respond with the offers (what launches would buy) of one pool or of all pools."""
-        check_right(request, "rules")
         query = Query(request)
         pool = query.take("pool")
         query.end()

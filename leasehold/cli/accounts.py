@@ -11,30 +11,30 @@ import typer
 
 from leasehold.cli.completing import complete_accounts
 from leasehold.cli.connecting import connect, open_store
-from leasehold.cli.failures import CommandError, explaining_refusals, send_each
 from leasehold.cli.output import (
     AsJson,
+    Column,
+    CommandError,
     Output,
     Timeout,
     Watched,
     choose_format,
+    explaining_refusals,
     parse_amounts,
     parse_number,
     parse_numbers,
     parse_seconds,
-    print_csv,
-    print_document,
     print_json,
     print_result,
+    print_rows,
     print_table,
-    print_wide,
     repeat,
+    send_each,
     show_age,
     suggest,
 )
 from leasehold.cli.requesting import check, check_each
 from leasehold.cli.root import add_group, example
-from leasehold.cli.tables import Column
 from leasehold.texts.values import show_levels, show_seconds
 from scheduler.protocol.faults import describe_unknown
 
@@ -69,13 +69,16 @@ def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None)
         def show_all() -> None:
             rows = client.list(_ALIVE)
             found = [_describe(account, rows) for account in client.accounts()]
-            if chosen in {"json", "yaml"}:
-                print_document(found, chosen)
-            elif chosen == "csv":
-                print_csv([column.name.replace(" ", "_") for column in _COLUMNS], map(_row, found))
-            else:
-                show = print_wide if chosen == "wide" else print_table
-                show(_COLUMNS, map(_row, found), "no accounts: `leasehold accounts set NAME` creates one")
+            header = [column.name.replace(" ", "_") for column in _COLUMNS]
+            print_rows(
+                chosen,
+                found,
+                header,
+                map(_row, found),
+                _COLUMNS,
+                map(_row, found),
+                "no accounts: `leasehold accounts set NAME` creates one",
+            )
 
         repeat(show_all, watch)
 
@@ -145,8 +148,6 @@ def show(
                 return
             print_table(("", ""), _lines(found), "")
             if plot:
-                from leasehold.cli.accounts import draw_balances
-
                 # draw_balances() has fitted its lines to the terminal; print_thing() would wrap these lines.
                 drawn = draw_balances(_read_samples(row, seconds), seconds, is_terminal=sys.stdout.isatty())
                 sys.stdout.write(f"{drawn}\n")

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import typer
 
-from leasehold.cli.connecting import find_version
-from leasehold.cli.failures import BAD_INPUT, NO_RULES, CommandError, print_error
+from leasehold.cli.connecting import find_rules, find_version
 from leasehold.cli.market import prepare_market
-from leasehold.cli.output import print_result, shorten
+from leasehold.cli.output import BAD_INPUT, CommandError, print_error, print_result, shorten
 from leasehold.errors import LeaseholdError
 from leasehold.texts.values import show_levels, show_seconds
 from scheduler.model.input_texts import parse_toml
@@ -94,9 +93,7 @@ def apply_values(values: Sequence[str], *, dry_run: bool, yes: bool, as_json: bo
     """
     settings = load_settings()
     with closing(open_store(settings.database_url)) as store:
-        stored = store.load_rules()
-    if not stored.version:
-        raise CommandError(NO_RULES)
+        stored = find_rules(store)
     document = stored.document
     for text in values:
         try:

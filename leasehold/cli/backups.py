@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from leasehold.cli.connecting import load_settings
-from leasehold.cli.failures import BAD_INPUT, CommandError
-from leasehold.cli.output import AsJson, print_result
+from leasehold.cli.output import BAD_INPUT, AsJson, CommandError, print_result
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import URL_VARIABLE, find_running
 
@@ -47,8 +46,11 @@ def backup(
     from scheduler.store.backup import back_up
 
     found = back_up(url, file, overwrite=force)
-    text = f"wrote {file}: cluster {found.identity}, revision {found.revision}, {found.bytes} bytes"
-    print_result(found, text, as_json=as_json)
+    print_result(
+        found,
+        f"wrote {file}: cluster {found.identity}, revision {found.revision}, {found.bytes} bytes",
+        as_json=as_json,
+    )
 
 
 @app.command(epilog=example("leasehold restore leasehold.backup", "leasehold restore --in-place --yes"))

@@ -21,7 +21,6 @@ CONNECT_SECONDS: Final = 0.3
 MOST: Final = 200
 MOST_VERSIONS: Final = 100
 _HELD: Final = frozenset({"leased", "revoking"})
-_ROWS_A_CALL: Final = 1000
 _LIVE: Final = frozenset({"pending", *_HELD})
 Found = list[tuple[str, str]]
 """Offers of a shell completion: pairs of a value and a description, which some shells show."""
@@ -49,7 +48,11 @@ def complete_slots(incomplete: str) -> Found:
 
 
 def complete_accounts(incomplete: str) -> Found:
-    return _find("accounts", incomplete, _describe_account)
+    return _find(
+        "accounts",
+        incomplete,
+        lambda name, row: None if row.get("forgotten") else (name, row.get("description", "")),
+    )
 
 
 def complete_pools(incomplete: str) -> Found:
@@ -86,7 +89,7 @@ def complete_processes(incomplete: str) -> list[str]:
 
 def complete_logs(incomplete: str) -> list[str]:
     from leasehold.cli.connecting import find_log_folder
-    from leasehold.cli.failures import CommandError
+    from leasehold.cli.output import CommandError
     from leasehold.errors import UntrustedFolder
     from leasehold.stack.process_logs import list_logs
 
@@ -103,10 +106,6 @@ def complete_events(incomplete: str) -> list[str]:
 
 def _offer_if(phases: frozenset[str], name: str, row: Row) -> tuple[str, str] | None:
     return (name, row["phase"]) if row["phase"] in phases else None
-
-
-def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
-    return None if row.get("forgotten") else (name, row.get("description", ""))
 
 
 def _ask_rules() -> "RulesInForce | None":
@@ -183,5 +182,5 @@ def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str
     )
     # Escape the letters that have a meaning in a Redis pattern.
     pattern = "".join(f"\\{letter}" if letter in "\\*?[]^" else letter for letter in incomplete) + "*"
-    for name, body in client.hscan_iter(RedisNames(address.prefix).rows(table), match=pattern, count=_ROWS_A_CALL):
+    for name, body in client.hscan_iter(RedisNames(address.prefix).rows(table), match=pattern, count=1000):
         yield name.decode(), json.loads(body)

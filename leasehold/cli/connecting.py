@@ -8,13 +8,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from leasehold.cli.failures import CommandError
+from leasehold.cli.output import NO_RULES, CommandError
 from leasehold.client.discovery import URL_VARIABLE, find_running, list_folders
 from leasehold.private_files import open_folder
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client
-    from scheduler.ports import AppliedRules, Store
+    from scheduler.ports import AppliedRules, Store, StoredRules
     from workers.settings import Settings
 
 _MOST_VERSION: Final = 2**62
@@ -69,6 +69,14 @@ def open_store() -> Iterator["Store"]:
 
     with closing(open_(load_settings().database_url)) as store:
         yield store
+
+
+def find_rules(store: "Store") -> "StoredRules":
+    """Return the rules in force. Raises CommandError if no rules were applied yet."""
+    stored = store.load_rules()
+    if not stored.version:
+        raise CommandError(NO_RULES)
+    return stored
 
 
 def find_version(store: "Store", version: int) -> "AppliedRules":

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from leasehold.cli.completing import complete_pools
-from leasehold.cli.connecting import load_settings, open_store
-from leasehold.cli.failures import NO_RULES, CommandError
+from leasehold.cli.connecting import find_rules, load_settings, open_store
 from leasehold.cli.output import (
     CPUS_HELP,
     MEMORY_HELP,
     AsJson,
+    Column,
     Output,
     choose,
     choose_format,
@@ -27,6 +27,7 @@ from leasehold.cli.output import (
     print_document,
     print_json,
     print_result,
+    print_rows,
     print_table,
     print_thing,
     print_wide,
@@ -35,7 +36,6 @@ from leasehold.cli.output import (
     starting,
 )
 from leasehold.cli.root import add_group, app, example
-from leasehold.cli.tables import Column
 from leasehold.texts.values import show_seconds, show_time
 
 if TYPE_CHECKING:
@@ -103,18 +103,18 @@ def costs(
             import msgspec
 
             status = list(found)
-            if chosen in {"json", "yaml"}:
-                print_document([{**msgspec.to_builtins(each), "exceeded": each.exceeded} for each in status], chosen)
-            elif chosen == "csv":
-                header = ["budget", "action", "running", "day", "month", "per_hour", "per_day", "per_month"]
-                print_csv(header, [[getattr(each, name) for name in header] for each in status])
-            else:
-                show = print_wide if chosen == "wide" else print_table
-                show(
-                    _BUDGETS,
-                    map(_budget_row, status),
-                    "no budgets: `leasehold rules set budgets.all.per_day=40` makes one",
-                )
+            document = [{**msgspec.to_builtins(each), "exceeded": each.exceeded} for each in status]
+            header = ["budget", "action", "running", "day", "month", "per_hour", "per_day", "per_month"]
+            records = [[getattr(each, name) for name in header] for each in status]
+            print_rows(
+                chosen,
+                document,
+                header,
+                records,
+                _BUDGETS,
+                map(_budget_row, status),
+                "no budgets: `leasehold rules set budgets.all.per_day=40` makes one",
+            )
         else:
             _show_costs(store, way, _find_begin(store, since), chosen)
 
@@ -155,8 +155,11 @@ def _show_costs(store: "Store", way: str, since: float, chosen: str) -> None:
             Column("no price", rank=1),
         ]
         rows = [_row(each, way, kinds) for each in sums]
-        empty = f"no machine has run since {show_time(begin_of_hour(since))}"
-        show(columns, [*rows, *([_row(total, way, kinds, "total")] if len(rows) > 1 else [])], empty)
+        show(
+            columns,
+            [*rows, *([_row(total, way, kinds, "total")] if len(rows) > 1 else [])],
+            f"no machine has run since {show_time(begin_of_hour(since))}",
+        )
         if rows:
             print_thing(f"dollars since {show_time(begin_of_hour(since))}; times of machines by what they did")
 
@@ -181,7 +184,6 @@ def _budget_row(each: "BudgetStatus") -> tuple[str, ...]:
     return (each.budget, each.action, *shown, ", ".join(each.exceeded))
 
 
-REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 prices_group = add_group("prices", "Update the table of prices.", "leasehold prices import prices.csv")
 
 
@@ -205,7 +207,11 @@ def import_(
     from workers.price_files import read_prices
 
     settings = load_settings()
-    region = region or settings.aws.region or next(filter(None, map(os.environ.get, REGION_VARIABLES)), None)
+    region = (
+        region
+        or settings.aws.region
+        or next(filter(None, map(os.environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION"))), None)
+    )
     with open_store() as store:
         prices = read_prices(file, region=region, seen_at=store.now(), product=settings.market.product)
         changed = save_market(store, prices=prices)
@@ -225,10 +231,7 @@ def refresh(as_json: AsJson = False) -> None:
     from leasehold.cli.market import read_market
 
     with open_store() as store:
-        stored = store.load_rules()
-        if not stored.version:
-            raise CommandError(NO_RULES)
-        found = read_market(store, settings, stored.rules, all_pools=True)
+        found = read_market(store, settings, find_rules(store).rules, all_pools=True)
     text = f"{found.prices} prices, {found.types} instance types" + ("" if found.changed else ", unchanged")
     print_result(found, text, as_json=as_json)
 
@@ -273,9 +276,7 @@ def offers(
     with open_store() as store:
         from scheduler.operations.rules.offers import Ages, list_offers
 
-        stored = store.load_rules()
-        if not stored.version:
-            raise CommandError(NO_RULES)
+        find_rules(store)
         clock.now = store.now
         ages = Ages(spot=settings.stale_after, on_demand=settings.stale_list_after)
         found = list_offers(store, ages, pools=[] if pool is None else [pool], wanted=wanted)
@@ -293,16 +294,14 @@ def offers(
 
 
 def _offer_row(offer: "Offer") -> tuple[str, ...]:
-    price = "none" if offer.price is None else f"{offer.price:.4f}"
-    seen = show_age(offer.seen_at) + (" (stale)" if offer.is_stale else "")
     name = offer.key or "(template)"
     return (
         offer.pool,
         name if name.endswith(offer.market) else f"{name} {offer.market}",
         offer.zone or "",
-        price,
+        "none" if offer.price is None else f"{offer.price:.4f}",
         offer.source or "",
-        seen,
+        show_age(offer.seen_at) + (" (stale)" if offer.is_stale else ""),
         show_amounts(offer.resources),
         "; ".join(["next", *([offer.turn] if offer.turn else [])] if offer.is_next else offer.reasons),
     )

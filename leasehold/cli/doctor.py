@@ -9,17 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from leasehold.cli.completing import complete_pools
-from leasehold.cli.connecting import adopt_stack, load_settings, open_store
-from leasehold.cli.failures import FAILED, INTERRUPTED, NO_RULES, CommandError, one_line, print_error
+from leasehold.cli.connecting import adopt_stack, find_rules, load_settings, open_store
 from leasehold.cli.interrupts import handling, list_ending
-from leasehold.cli.output import AsJson, choose, print_json, show_progress
+from leasehold.cli.output import (
+    FAILED,
+    INTERRUPTED,
+    AsJson,
+    CommandError,
+    choose,
+    find_width,
+    one_line,
+    print_error,
+    print_json,
+    show_progress,
+    wrap,
+)
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import find_width, wrap
 from leasehold.texts.values import show_seconds
 from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
-    from leasehold.doctor.findings import Finding
+    from leasehold.doctor.rules import Finding
     from leasehold.doctor.trial_launch import Phase, PhaseName, Trial, TrialLaunch
     from scheduler.operations.rules.offers import Offer
 
@@ -76,8 +86,6 @@ def doctor(
     if launch_one is not None:
         if may or not aws:
             raise typer.BadParameter("expected neither --may nor --no-aws beside it", param_hint="--launch-one")
-        from leasehold.cli.doctor import try_launch
-
         try_launch(launch_one, as_json=as_json)
         return
     adopt_stack()
@@ -117,7 +125,6 @@ def print_finding(finding: "Finding") -> None:
 
 
 _PHASE_WIDTH: Final = 8
-_NONE_SOLD: Final = "no offering of {pool} can be bought now: `leasehold offers --pool {pool}` lists the reasons"
 
 
 def try_launch(pool: str, *, as_json: bool) -> None:
@@ -176,17 +183,17 @@ def _prepare(pool: str, *, as_json: bool) -> "list[tuple[TrialLaunch, Offer]]":
     from workers.services import read_access
 
     with open_store() as store:
-        stored = store.load_rules()
-        if not stored.version:
-            raise CommandError(NO_RULES)
-        choose("--launch-one", pool, list(stored.rules.pools))
-        rules = load_resolved(store, stored.rules)
+        stored = find_rules(store).rules
+        choose("--launch-one", pool, list(stored.pools))
+        rules = load_resolved(store, stored)
         if not rules.pools[pool].is_elastic:
             raise CommandError(f"{pool} is a pool of static hosts: expected a pool that launches machines")
         ages = Ages(spot=settings.market.stale_after, on_demand=settings.market.stale_list_after)
         offers = list_offers_to_try(store, rules, pool, ages)
         if not offers:
-            raise CommandError(_NONE_SOLD.format(pool=pool))
+            raise CommandError(
+                f"no offering of {pool} can be bought now: `leasehold offers --pool {pool}` lists the reasons"
+            )
         cluster = store.read_cluster()
     try:
         fleet = make_fleet(settings.aws.cluster, read_access(settings))

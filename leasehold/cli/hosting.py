@@ -12,15 +12,18 @@ import typer
 
 from leasehold.cli.completing import complete_held_reservations, complete_slots
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import INTERRUPTED, CommandError, explaining_refusals, print_error
 from leasehold.cli.interrupts import handling, inherited, list_ending
 from leasehold.cli.output import (
     CPUS_HELP,
+    INTERRUPTED,
     MEMORY_HELP,
     AsJson,
+    CommandError,
     Timeout,
+    explaining_refusals,
     parse_pairs,
     parse_resources,
+    print_error,
     print_json,
     print_result,
     print_slot,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from leasehold.agent.agent import HostSpec
     from leasehold.client.client import Client
     from leasehold.client.credentials import Credentials
-    from leasehold.work.devices import Devices
+    from leasehold.work.command import Devices
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Slot of the host; default: the name of this host.")]
 Machine = Annotated[
@@ -106,8 +109,7 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     from leasehold.agent.agent import HostSpec
     from leasehold.agent.machine import find_resources
 
-    resources: dict[str, Any] = find_resources()
-    resources |= parse_resources(resource, cpus, memory)
+    resources: dict[str, Any] = {**find_resources(), **parse_resources(resource, cpus, memory)}
     name, machine_id = _find_identity(slot, machine, state)
     labels = parse_pairs("--label", label or [])
     spec = HostSpec(slot=name, pool=pool, machine=machine_id, resources=resources, labels=labels, address=address)
@@ -150,7 +152,7 @@ def run(
     or SIGTERM drains the host: the agent ends when the last lease of the host has ended. A second signal ends the agent
     at once.
     """
-    from leasehold.agent.own_stack import find_own_key
+    from leasehold.agent.commands import find_own_key
     from leasehold.client.client import Client
     from leasehold.client.credentials import find_credentials
 
@@ -158,8 +160,7 @@ def run(
     key = find_own_key(spec.slot) if credentials is None and commands else None
     if key is not None:
         credentials = find_credentials({}, key=key)
-    open_client = partial(Client, key=key)
-    devices = _read_devices(device)
+    open_client, devices = partial(Client, key=key), _read_devices(device)
     _run_agent(spec, open_client, state, cgroup, devices, credentials=credentials, commands=commands, as_json=as_json)
 
 
@@ -196,10 +197,7 @@ def join_cluster(
     from leasehold.client.credentials import find_credentials
     from scheduler.protocol.join_tokens import TOKEN_VARIABLE
 
-    def show(event: Mapping[str, Any]) -> None:
-        _print_event(event, as_json)
-
-    devices = _read_devices(device)
+    show, devices = partial(_print_event, as_json=as_json), _read_devices(device)
     # Commands of leases do not inherit the token.
     token = os.environ.pop(TOKEN_VARIABLE, "")
     if token:
@@ -216,14 +214,15 @@ def join_cluster(
 
 
 def _read_devices(options: list[str] | None) -> "Devices":
-    from leasehold.work.devices import Devices
+    from leasehold.work.command import Devices
 
     found = {}
     for name, text in parse_pairs("--device", options or []).items():
         ids = tuple(text.split(","))
         if not all(ids) or len(set(ids)) < len(ids):
-            wanted = f"expected different ids, separated by commas, got {name}={text}"
-            raise typer.BadParameter(wanted, param_hint="--device")
+            raise typer.BadParameter(
+                f"expected different ids, separated by commas, got {name}={text}", param_hint="--device"
+            )
         found[name] = ids
     return Devices(found)
 
@@ -242,9 +241,8 @@ def _run_agent(
     """Run the agent of a host until a signal, or until its slot has drained."""
     from leasehold.agent.agent import HostAgent
     from leasehold.agent.commands import HostCommands, find_signer
-    from leasehold.agent.enforcer import Enforcer, find_limits
+    from leasehold.agent.enforcer import Enforcer, find_limits, notes_folder, write_note
     from leasehold.agent.machine import find_state_folder
-    from leasehold.agent.processes import notes_folder, write_note
     from leasehold.work.command import HostIdentity
     from leasehold.work.runner import Runner
 
@@ -255,9 +253,7 @@ def _run_agent(
             f"--cgroup: expected a folder of cgroup v2 that is delegated to this user, got {error}"
         ) from None
 
-    def show(event: Mapping[str, Any]) -> None:
-        _print_event(event, as_json)
-
+    show = partial(_print_event, as_json=as_json)
     signals: list[int] = []
     kept = state or find_state_folder()
     notes = notes_folder(kept, spec.slot)
@@ -311,19 +307,16 @@ def execute(
     This process is replaced by COMMAND. The agent (`leasehold host run`) limits COMMAND and its children to the cores
     that the lease may use; without a running agent there is no limit. Without a lease on this host COMMAND is not run.
     """
-    from leasehold.agent.machine import find_state_folder
-    from leasehold.agent.processes import notes_folder, write_note
+    from leasehold.agent.enforcer import notes_folder, write_note
+    from leasehold.agent.machine import find_state_folder, is_of_this_boot
 
     name, machine_id = _find_identity(slot, machine, state)
-    from leasehold.agent.machine import is_of_this_boot
-
     with connect(timeout) as client, explaining_refusals(_STATE):
         host = client.hosts.leases(name, machine_id)
     if host.run is not None and not is_of_this_boot(host.run):
         found = "another machine with the same id"
         raise CommandError(f"--machine: expected the machine on which the agent of {name} runs, got {found}")
-    leases = host.leases
-    held = sorted(lease.component for lease in leases if lease.reservation == reservation)
+    held = sorted(lease.component for lease in host.leases if lease.reservation == reservation)
     if not held:
         raise CommandError(f'RESERVATION: expected a reservation that is leased on {name}, got "{reservation}"')
     if component not in held:

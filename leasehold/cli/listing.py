@@ -14,18 +14,21 @@ from leasehold.cli.completing import (
     complete_systems,
 )
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import explaining_refusals
 from leasehold.cli.output import (
     AsJson,
+    Cell,
+    Column,
     Output,
     Watched,
     choose,
     choose_format,
     clock,
+    explaining_refusals,
     parse_pairs,
     parse_seconds,
     print_csv,
     print_document,
+    print_error,
     print_table,
     print_thing,
     print_wide,
@@ -36,7 +39,6 @@ from leasehold.cli.output import (
     starting,
 )
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import Cell, Column
 from leasehold.texts.values import show_time
 from scheduler.protocol.forecasts import shorten_eta
 from scheduler.protocol.states import PHASES, SLOT_STATES
@@ -221,9 +223,7 @@ def describe_use(slot: "Slot", leases: "Iterable[Placement]") -> str:
 
 
 def _describe_part(name: str, used: float, total: float) -> str:
-    if name == "memory_mib":
-        return f"memory {used:g}/{total:g} MiB"
-    return f"{name} {used:g}/{total:g}"
+    return f"memory {used:g}/{total:g} MiB" if name == "memory_mib" else f"{name} {used:g}/{total:g}"
 
 
 def _list_holders(seen: SeenSlot) -> tuple[str, ...]:
@@ -400,7 +400,16 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
             rows = [row for row in found if least <= now - row.created_at <= most and _requires(row, labels)]
             hides_ended = chosen in {"table", "wide"} and not (phase or ended)
             shown = [row for row in rows if row.phase in _LIVE] if hides_ended else rows
-            ordered = _sort(_see(client, shown, with_etas=chosen in {"wide", "csv"}), key)
+            waiting: dict[str, Any] = client.report().get("waiting", {})
+            positions = {name: position for position, name in enumerate(waiting, 1)}
+            etas = client.etas(row.id for row in shown if row.phase == "pending") if chosen in {"wide", "csv"} else {}
+            ordered = [
+                SeenReservation(row, waiting.get(row.id), positions.get(row.id), etas.get(row.id))
+                if row.phase == "pending"
+                else SeenReservation(row)
+                for row in shown
+            ]
+            ordered = _sort(ordered, key)
             seen = ordered[-limit:] if key is None else ordered[:limit]
             if chosen in {"json", "yaml"}:
                 print_document([each.row for each in seen], chosen)
@@ -420,18 +429,6 @@ def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
     wanted = labels.items()
     own = row.request.labels
     return wanted <= own.items() or any(wanted <= (own | each.labels).items() for each in row.request.components)
-
-
-def _see(client: "Client", rows: Sequence["Reservation"], *, with_etas: bool) -> list[SeenReservation]:
-    waiting: dict[str, Any] = client.report().get("waiting", {})
-    positions = {name: position for position, name in enumerate(waiting, 1)}
-    etas = client.etas(row.id for row in rows if row.phase == "pending") if with_etas else {}
-    return [
-        SeenReservation(row, waiting.get(row.id), positions.get(row.id), etas.get(row.id))
-        if row.phase == "pending"
-        else SeenReservation(row)
-        for row in rows
-    ]
 
 
 @app.command(
@@ -485,7 +482,11 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
 
         def show() -> None:
             now = client.now()
-            holders = _find_holders(client)
+            # With claims: leases that wait until earlier leases end.
+            holders: dict[str, list[tuple[Reservation, Any]]] = {}
+            for row in client.list(_LIVE):
+                for lease in row.leases:
+                    holders.setdefault(lease.slot, []).append((row, lease))
             conditions = _read_conditions(client, pool)
             slots_ = client.slots(pool=pool, state=state)
             found = [SeenSlot(each, holders.get(each.id, ()), conditions) for each in slots_]
@@ -533,19 +534,7 @@ def _print_slots(
             print_thing(*(f"pool {name}: {text}" for text in texts))
 
 
-def _find_holders(client: "Client") -> "dict[str, list[tuple[Reservation, Any]]]":
-    """Return the leases on each slot by the id of the slot, each with its reservation. Claims (leases that wait until
-    earlier leases end) are included.
-    """
-    held: dict[str, list[tuple[Reservation, Any]]] = {}
-    for row in client.list(_LIVE):
-        for lease in row.leases:
-            held.setdefault(lease.slot, []).append((row, lease))
-    return held
-
-
 def _read_conditions(client: "Client", pool: str | None) -> "Conditions":
-    from leasehold.cli.failures import print_error
     from leasehold.client.models import Conditions
     from leasehold.errors import NotAnswered
 
@@ -580,9 +569,8 @@ def _read_key(
     """Return for --sort the function that reads the value to sort by from a row, and whether the order is reversed.
     Return None without --sort.
     """
-    if sort is None:
-        return None
-    return keys[choose("--sort", sort.removeprefix("-"), tuple(keys))], sort.startswith("-")
+    name = (sort or "").removeprefix("-")
+    return None if sort is None else (keys[choose("--sort", name, tuple(keys))], sort.startswith("-"))
 
 
 def _sort(seen: Sequence[Seen], key: "tuple[Callable[[Seen], Any], bool] | None") -> list[Seen]:

@@ -3,7 +3,7 @@
 from contextlib import closing
 from typing import Final
 
-from leasehold.cli.failures import CommandError, one_line, print_error
+from leasehold.cli.output import CommandError, one_line, print_error
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.operations.market import (

@@ -15,8 +15,16 @@ from typer.core import TyperCommand
 
 from leasehold.cli.completing import complete_slots
 from leasehold.cli.connecting import connect, load_settings
-from leasehold.cli.failures import INTERRUPTED, CommandError, send_each
-from leasehold.cli.output import AsJson, print_result, print_slot, shorten, show_progress
+from leasehold.cli.output import (
+    INTERRUPTED,
+    AsJson,
+    CommandError,
+    print_result,
+    print_slot,
+    send_each,
+    shorten,
+    show_progress,
+)
 from leasehold.cli.requesting import check_each
 from leasehold.cli.root import app, example
 from leasehold.texts.values import show_seconds
@@ -37,9 +45,7 @@ Wait = Annotated[
 Timeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Longest wait, in seconds; implies --wait.", min=0)
 ]
-NO_END: Final = str(math.inf)
 _POLL_SECONDS: Final = 0.2
-_MOST_NAMED: Final = 5
 _NUMBER: Final = re.compile(r"\+?(inf(inity)?|[0-9._]+(e[+-]?[0-9]+)?)", re.IGNORECASE)
 
 
@@ -56,7 +62,7 @@ class WaitingCommand(TyperCommand):
             # The next argument is the value of --wait if it is a number, or if a slot was named before --wait.
             has_value = not following.startswith("-") and (is_named or _NUMBER.fullmatch(following))
             if arg == "--wait" and not has_value:
-                completed.append(NO_END)
+                completed.append(str(math.inf))
         return super().parse_args(ctx, completed)
 
 
@@ -79,10 +85,8 @@ def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if not slots:
-            message = "interrupted by Ctrl-C before a slot was changed, as far as is known"
-            raise CommandError(message, INTERRUPTED) from None
-        raise CommandError(f"interrupted by Ctrl-C: slot {' '.join(slots)} {what_stays}", INTERRUPTED) from None
+        known = f": slot {' '.join(slots)} {what_stays}" if slots else " before a slot was changed, as far as is known"
+        raise CommandError(f"interrupted by Ctrl-C{known}", INTERRUPTED) from None
 
 
 class _Leases:
@@ -105,7 +109,7 @@ class _Leases:
         if not self._holders:
             self._sort(self._client.list(["leased", "revoking"]))
         return ", ".join(
-            f"{slot} holds {shorten(ids, _MOST_NAMED, before_more='')}" for slot, ids in sorted(self._holders.items())
+            f"{slot} holds {shorten(ids, 5, before_more='')}" for slot, ids in sorted(self._holders.items())
         )
 
     def _sort(self, rows: Iterable[Any]) -> None:

@@ -1,25 +1,311 @@
-"""Print the results of commands: tables for people; JSON, YAML and CSV for programs. Parse the values of options."""
+"""Print the results of commands: tables for people; JSON, YAML and CSV for programs. Turn an error that ends a command
+into lines on standard error and an exit status. Parse the values of options.
 
+Tables fit the terminal. Ids are never cut or wrapped; instead less important columns are hidden. Output that is no
+terminal has no width: every column is shown in full.
+"""
+
+import contextlib
 import json
 import math
+import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TextIO
 
 import typer
 
-from leasehold.cli.failures import BAD_INPUT, CommandError
-from leasehold.cli.tables import Cell, Column, Grid, find_width, wrap
-from leasehold.texts.values import show_seconds, show_time
+from leasehold.errors import BadCredentials, LeaseholdError, Refused
+from leasehold.texts.values import find_style, show_seconds, show_time
 from scheduler.protocol.visible import escape_json, make_visible
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
     from leasehold.client.models import Answer
+
+Cell = str | tuple[str, ...]
+"""The content of one cell of a table: a text, or several ids. Ids that are too wide for one line are stacked."""
+_GAP: Final = 2
+_NUMBER_END: Final = re.compile(r"[0-9.,]+$")
+_NUMBER_BEGIN: Final = re.compile(r"[.,]?[0-9]")
+_SHORTEST: Final = 12
+"""Smallest width to which texts in a column are cut. If the table is still too wide, the column is hidden."""
+_WIDTH: Final = 80
+"""Width in characters that is assumed if a terminal does not report its own."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table. `fit`: how a text that is too wide is shown: in full (`whole`), cut with an ellipsis
+    (`cut`), or wrapped between words (`wrap`).
+
+    If the table is too wide, the column with the greatest `rank` is hidden first. A column of rank 0 is never hidden.
+    """
+
+    name: str
+    fit: Literal["whole", "cut", "wrap"] = "whole"
+    rank: int = 0
+    least: int = _SHORTEST
+    """Smallest width of this column while columns of greater `rank` are shown. After all of those are hidden, texts may
+    be cut to _SHORTEST characters. Used only if `fit` is `cut`.
+    """
+    is_state: bool = False
+    """Whether the cells are states or phases, which have a colour that depends on their text."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table that the library rich can print, fitted to `width` characters (None: no limit)."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    width: int | None = None
+
+    def __rich_console__(self, _console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        """Yield the lines of the table for rich. Lines with ids may be longer than the terminal, because ids are never
+        cut.
+        """
+        widths, is_stacked = fit(self.columns, self.rows, self.width)
+        width = sum(widths.values()) + _GAP * max(len(widths) - 1, 0)
+        table = self._draw(widths, _stack if is_stacked else _join)
+        yield from table.__rich_console__(_console, options.update(width=width, max_width=width))
+
+    def _fit(self, index: int, text: str, width: int) -> str:
+        is_cut = self.columns[index].fit == "cut" and text.isascii() and len(text) > width
+        return _cut_before_number(text, width) if is_cut else text
+
+    def _draw(self, widths: dict[int, int], show: Callable[[Cell], str]) -> "Table":
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        has_header = any(column.name for column in self.columns)
+        table = Table(
+            box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold",
+            show_header=has_header,
+        )  # fmt: skip
+        for index, width in widths.items():
+            column = self.columns[index]
+            table.add_column(
+                column.name,
+                width=width,
+                no_wrap=column.fit != "wrap",
+                overflow="ellipsis" if column.fit == "cut" else "fold",
+            )
+        for row in self.rows:
+            texts = [
+                (self.columns[index], self._fit(index, show(row[index]), width)) for index, width in widths.items()
+            ]
+            table.add_row(*(Text(text, style=find_style(text) if column.is_state else "") for column, text in texts))
+        return table
+
+
+def _cut_before_number(text: str, width: int) -> str:
+    """Return a text that is wider than `width` without its end, and with an ellipsis. A number is shown in full or not
+    at all, since `cpus=64` must not look like `cpus=6`.
+    """
+    head, rest = text[: width - 1], text[width - 1 :]
+    if _NUMBER_BEGIN.match(rest):
+        head = _NUMBER_END.sub("", head)
+    return f"{head}…"
+
+
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> tuple[dict[int, int], bool]:
+    """Return (index of each shown column -> its width, whether several ids in a cell are stacked, one on a line).
+
+    If the table is wider than `width`, texts are first cut or wrapped, then ids are stacked, then columns are hidden by
+    rank. The texts of a column are cut to the smallest width before the column is hidden. The table may stay wider than
+    `width`, because ids are never cut.
+    """
+    shown = list(range(len(columns)))
+    least = {index: column.least for index, column in enumerate(columns)}
+    cells = [[row[index] for row in rows] for index in shown]
+    if width is None:
+        return {index: _measure(columns[index], cells[index], _join, 0)[0] for index in shown}, False
+    while True:
+        available = width - _GAP * (len(shown) - 1)
+        for show in (_join, _stack):
+            sizes = {index: _measure(columns[index], cells[index], show, least[index]) for index in shown}
+            if sum(smallest for _, smallest in sizes.values()) <= available:
+                widths = {index: full for index, (full, _) in sizes.items()}
+                while sum(widths.values()) > available:
+                    widest = max(
+                        (index for index in widths if widths[index] > sizes[index][1]), key=lambda index: widths[index]
+                    )
+                    widths[widest] -= 1
+                return widths, show is _stack
+        last = max(shown, key=lambda index: (columns[index].rank, index))
+        if not columns[last].rank:
+            return {index: _measure(columns[index], cells[index], _stack, least[index])[1] for index in shown}, True
+        if columns[last].fit == "cut" and least[last] > _SHORTEST:
+            least[last] = _SHORTEST
+        else:
+            shown.remove(last)
+
+
+def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str], least: int) -> tuple[int, int]:
+    """Return the width of a column if all its texts are shown in full, and the smallest width to which it may be
+    narrowed. `show` returns the text of a cell. `least`: the smallest width of a column with `fit` = `cut`.
+    """
+    texts = [column.name, *map(show, cells)]
+    full = max(_width(line) for text in texts for line in text.split("\n"))
+    if column.fit == "cut":
+        return full, min(full, max(least, _width(column.name)))
+    if column.fit == "wrap":
+        return full, max(_width(word) for text in texts for word in (text.split() or [""]))
+    return full, full
+
+
+def _join(cell: Cell) -> str:
+    return make_visible(cell if isinstance(cell, str) else " ".join(cell))
+
+
+def _stack(cell: Cell) -> str:
+    return make_visible(cell) if isinstance(cell, str) else "\n".join(map(make_visible, cell))
+
+
+def _width(text: str) -> int:
+    """Return the number of columns of a terminal that `text` takes. Some characters take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def find_width(stream: TextIO | None = None) -> int | None:
+    """Return the number of columns of the terminal on `stream` (default: standard output); None if it is no
+    terminal.
+    """
+    stream = stream or sys.stdout
+    if not stream.isatty():
+        return None
+    named = os.environ.get("COLUMNS", "")
+    if named.isdigit() and int(named):
+        return int(named)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _WIDTH
+    except (OSError, ValueError):
+        return _WIDTH
+
+
+def wrap(text: str, width: int | None, indent: str = "") -> str:
+    """Return `text` with long lines wrapped between words at `width` characters, so that no id is broken. `indent`
+    begins the continued lines. With `width` None the text is unchanged.
+    """
+    if width is None:
+        return text
+    import textwrap
+
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
+    return "\n".join(line if len(line) <= width else wrapper.fill(line) for line in text.split("\n"))
+
+
+FAILED: Final = 1
+BAD_INPUT: Final = 2
+INTERRUPTED: Final = 130
+NO_RULES: Final = "no rules were applied yet: `leasehold apply FILE`"
+ERROR_PREFIX: Final = "leasehold: "
+UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+"""The base class of the errors that the parser of options and arguments raises (click.UsageError). typer does not
+export it.
+"""
+
+
+class CommandError(Exception):
+    """Raised if a command fails for a known reason. The message is printed on standard error line by line, and `status`
+    becomes the exit status.
+    """
+
+    def __init__(self, message: str, status: int = FAILED) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+def explain(error: Exception) -> tuple[list[str], int]:
+    """Return the lines that are printed for a known error which ended a command, and the exit status."""
+    if isinstance(error, UsageError):
+        return [f"{error.format_message()} (see --help)"], BAD_INPUT  # type: ignore[attr-defined]
+    if isinstance(error, CommandError):
+        return str(error).splitlines(), error.status
+    # Some errors of the client are an OSError too (TimeoutError, ConnectionError); they have a message of their own.
+    if isinstance(error, OSError) and not isinstance(error, LeaseholdError) and error.filename:
+        return [one_line(f"{error.filename} cannot be used: {error.strerror}")], FAILED
+    faults = getattr(error, "faults", ())
+    lines = [str(each) for each in faults] or [str(error), *getattr(error, "details", ())]
+    is_bad_input = any(each.code != "unknown" for each in faults) or isinstance(error, BadCredentials)
+    return [one_line(each) for each in lines], BAD_INPUT if is_bad_input else FAILED
+
+
+_OURS: Final = (
+    ("scheduler.model.validation", "InvalidInputError"),
+    ("scheduler.ports", "StoreUnavailableError"),
+    ("scheduler.ports", "ViewUnavailableError"),
+    ("scheduler.ports", "StaleWriteError"),
+    ("leasehold.stack.configuration", "StackError"),
+)
+"""Modules and names of the error classes that a command expects and that only some commands import. A module that was
+not imported has raised no error, so it is not imported to recognise its errors.
+"""
+
+
+def list_known() -> tuple[type[Exception], ...]:
+    """Return the classes of errors that are printed without a traceback: errors of input, of the environment and of
+    other services.
+    """
+    loaded = [getattr(sys.modules[module], name) for module, name in _OURS if module in sys.modules]
+    return (UsageError, CommandError, LeaseholdError, OSError, *loaded)
+
+
+def one_line(text: str) -> str:
+    """Return `text` with every line break or run of blanks replaced by one space."""
+    return " ".join(text.split())
+
+
+def print_error(line: str) -> None:
+    """Print `line` on standard error after the name of the program, `leasehold`. On a terminal it is wrapped."""
+    with contextlib.suppress(OSError):
+        text = f"{ERROR_PREFIX}{make_visible(line, multiline=True)}"
+        sys.stderr.write(f"{wrap(text, find_width(sys.stderr), indent='  ')}\n")
+
+
+@contextlib.contextmanager
+def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
+    """Within this context, turn a refused request (Refused) into CommandError, with one line for each fault.
+
+    The exit status is FAILED if all faults are in fields that `about_state` names, else BAD_INPUT. The values of these
+    fields were checked before the request was sent, so a fault in them comes from the cluster's present state.
+    """
+    try:
+        yield
+    except Refused as refused:
+        is_about_state = {fault.path for fault in refused.errors} <= set(about_state)
+        status = FAILED if is_about_state else BAD_INPUT
+        raise CommandError("\n".join(map(str, refused.errors)) or str(refused), status) from None
+
+
+def send_each(send: "Callable[[str], Answer]", names: Iterable[str], show: "Callable[[Answer], None]") -> None:
+    """Send a request for each of `names` and show each answer. If a request is refused, the next ones are still sent,
+    and at the end CommandError with all refusals is raised. Return without an error if no request was refused.
+    """
+    refused: list[str] = []
+    for name in names:
+        try:
+            show(send(name))
+        except Refused as error:
+            refused.append(str(error))
+    if refused:
+        raise CommandError("\n".join(refused), FAILED)
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait for the answer.", min=0.1)]
@@ -155,9 +441,7 @@ def show_age(at: float | None, now: float | None = None) -> str:
     if at is None:
         return ""
     seconds = (clock.now() if now is None else now) - at
-    if seconds < 0:
-        return f"in {show_seconds(-seconds)}"
-    return f"{show_seconds(seconds)} ago"
+    return f"in {show_seconds(-seconds)}" if seconds < 0 else f"{show_seconds(seconds)} ago"
 
 
 def show_instant(at: float | None) -> str:
@@ -211,8 +495,9 @@ def parse_time(option: str, text: str | None) -> float | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        wanted = f"expected seconds since the epoch or a time like 2026-11-21T14:00:00Z, got {text!r}"
-        raise typer.BadParameter(wanted, param_hint=option) from None
+        raise typer.BadParameter(
+            f"expected seconds since the epoch or a time like 2026-11-21T14:00:00Z, got {text!r}", param_hint=option
+        ) from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
@@ -223,8 +508,7 @@ def choose(option: str, value: str, known: Sequence[str]) -> str:
     if value in known:
         return value
     choice = f"one of {shorten(known, _MOST_CHOICES, between=', ')}" if known else "no name, because there is none yet"
-    wanted = f"expected {choice}, got {value!r}{suggest(value, known)}"
-    raise typer.BadParameter(wanted, param_hint=option)
+    raise typer.BadParameter(f"expected {choice}, got {value!r}{suggest(value, known)}", param_hint=option)
 
 
 def suggest(value: str, known: Iterable[str]) -> str:
@@ -343,6 +627,26 @@ def print_document(value: Any, chosen: str) -> None:
     sys.stdout.write("\n".join(_list_lines(msgspec.to_builtins(value))) + "\n")
 
 
+def print_rows(
+    chosen: str,
+    document: object,
+    header: Sequence[str],
+    records: Iterable[Sequence[Any]],
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[Cell]],
+    empty: str,
+) -> None:
+    """Print a list in the format `chosen`: `document` as JSON or YAML, `records` below `header` as CSV, else `rows`
+    below `columns` as a table, or the sentence `empty` if there are none.
+    """
+    if chosen in {"json", "yaml"}:
+        print_document(document, chosen)
+    elif chosen == "csv":
+        print_csv(header, records)
+    else:
+        (print_wide if chosen == "wide" else print_table)(columns, rows, empty)
+
+
 def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print comma-separated values with a header (RFC 4180). None becomes an empty value. Control characters in texts
     become escapes.
@@ -376,23 +680,17 @@ def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
 
 def _show_scalar(value: Any) -> str:
     if isinstance(value, float):
-        return _show_float(value)
+        if not math.isfinite(value):
+            return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+        # Readers of YAML 1.1 take a text for a number if it has a decimal point, also before an exponent.
+        digits, exponent, power = repr(value).partition("e")
+        return (digits if "." in digits else f"{digits}.0") + exponent + power
     if isinstance(value, str):
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
         quoted = json.dumps(value, ensure_ascii=False)
         return value if is_plain else escape_json(quoted)
     # What remains is an empty list or mapping, an integer, a truth value or null.
     return json.dumps(value)
-
-
-def _show_float(value: float) -> str:
-    """Return a number as a text that readers of YAML 1.1 take for a number too: with a decimal point, also before an
-    exponent.
-    """
-    if not math.isfinite(value):
-        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
-    digits, exponent, power = repr(value).partition("e")
-    return (digits if "." in digits else f"{digits}.0") + exponent + power
 
 
 def show_progress(line: str) -> None:

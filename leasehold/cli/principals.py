@@ -11,8 +11,17 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from leasehold.cli.connecting import open_store
-from leasehold.cli.failures import BAD_INPUT, CommandError
-from leasehold.cli.output import AsJson, choose, parse_seconds, print_json, print_result, print_table, print_thing
+from leasehold.cli.output import (
+    BAD_INPUT,
+    AsJson,
+    CommandError,
+    choose,
+    parse_seconds,
+    print_json,
+    print_result,
+    print_table,
+    print_thing,
+)
 from leasehold.cli.root import add_group, example
 from leasehold.texts.values import show_time
 

@@ -28,14 +28,13 @@ from leasehold.cli import (  # noqa: F401 - each file adds its commands when it 
     reading,
     requesting,
     ruling,
-    run_times,
     running,
     simulating,
     status,
     submitting,
     top,
 )
-from leasehold.cli.failures import (
+from leasehold.cli.output import (
     BAD_INPUT,
     FAILED,
     INTERRUPTED,

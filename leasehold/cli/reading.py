@@ -11,17 +11,19 @@ import typer
 
 from leasehold.cli.completing import complete_events, complete_reservations, complete_slots
 from leasehold.cli.connecting import connect, open_store
-from leasehold.cli.failures import CommandError, print_error
 from leasehold.cli.listing import WORKER_SECONDS
 from leasehold.cli.output import (
     DOCUMENTS,
     AsJson,
+    CommandError,
     OneOutput,
     Watched,
     choose,
     choose_format,
     clock,
+    find_width,
     print_document,
+    print_error,
     print_json,
     print_table,
     print_thing,
@@ -29,12 +31,11 @@ from leasehold.cli.output import (
     show_amounts,
     show_instant,
     show_texts,
+    wrap,
 )
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import find_width, wrap
 from leasehold.errors import NotAnswered, Unknown
-from leasehold.texts.event_sentences import describe_event, name_source
-from leasehold.texts.values import show_levels, show_seconds, show_time
+from leasehold.texts.values import describe_event, name_source, show_levels, show_seconds, show_time
 from scheduler.protocol.faults import describe_unknown
 from scheduler.protocol.visible import make_visible
 

@@ -25,21 +25,26 @@ from leasehold.cli.completing import (
     complete_systems,
 )
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, explaining_refusals, print_error, send_each
 from leasehold.cli.interrupts import inherited
 from leasehold.cli.output import (
+    BAD_INPUT,
     CPUS_HELP,
+    INTERRUPTED,
     MEMORY_HELP,
     AsJson,
+    CommandError,
     Timeout,
     clock,
+    explaining_refusals,
     parse_number,
     parse_pairs,
     parse_resources,
     parse_time,
+    print_error,
     print_json,
     print_result,
     print_thing,
+    send_each,
     show_instant,
     show_progress,
 )
@@ -52,10 +57,7 @@ from scheduler.protocol.forecasts import describe_eta
 from scheduler.protocol.states import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from leasehold.client.client import Client
-    from leasehold.client.lease import Lease
     from leasehold.client.models import Answer, Note, Reservation, Wait
 
 LiveId = Annotated[
@@ -196,8 +198,9 @@ def reserve(
             try:
                 row = row if wait is None else client.wait(row.id, "leased", wait, renew=True)
             except KeyboardInterrupt:
-                message = f"interrupted: {row.id} continues; `leasehold cancel {row.id}` ends it"
-                raise CommandError(message, INTERRUPTED) from None
+                raise CommandError(
+                    f"interrupted: {row.id} continues; `leasehold cancel {row.id}` ends it", INTERRUPTED
+                ) from None
             print_result(row, describe_reservation(row), as_json=as_json)
 
 
@@ -426,7 +429,6 @@ of seconds.
 """
 AWAITED: Final = (*PHASES, "ended")
 _POLL_SECONDS: Final = 1.0
-_CANCEL_SECONDS: Final = 5.0
 
 
 @app.command(
@@ -481,55 +483,54 @@ def run(
                 status = _run(client, fields, command, group, signals, wait=wait, wait_anyway=wait_anyway)
             except Stopped as stopped:
                 what = "interrupted" if stopped.number + OF_A_SIGNAL == INTERRUPTED else f"stopped by {stopped}"
-                text = f"{what} before the command was started: {_give_up(client, fields['id'])}"
-                raise CommandError(text, stopped.number + OF_A_SIGNAL) from None
+                raise CommandError(
+                    f"{what} before the command was started: {_give_up(client, fields['id'])}",
+                    stopped.number + OF_A_SIGNAL,
+                ) from None
             except NotStarted as error:
                 raise CommandError(str(error), error.status) from None
     raise typer.Exit(status)
 
 
-def _run(client: "Client", fields: dict[str, Any], command: list[str], group: Any, signals: Any, **waiting: Any) -> int:
-    from leasehold.leased_command import LeasedCommand
-
-    submit(client, fields)
-    with contextlib.ExitStack() as stack:
-        lease = _enter(client, fields, stack, **waiting)
-        signals.pass_on()
-        return LeasedCommand(client, lease, group, print_error).run(command, inherited())
-
-
-def _enter(
+def _run(
     client: "Client",
     fields: dict[str, Any],
-    stack: contextlib.ExitStack,
+    command: list[str],
+    group: Any,
+    signals: Any,
     *,
     wait: float | None,
     wait_anyway: bool,
-) -> "Lease":
-    """Submit the reservation in `fields`, wait for its lease and return the lease. The lease is released when `stack`
-    closes.
+) -> int:
+    """Submit the reservation in `fields`, wait for its lease, run the command and release the lease.
 
     Raises CommandError if the reservation is not leased within `wait` seconds, or cannot be served (unless
     `wait_anyway`).
     """
-    from leasehold.leased_command import NOT_IN_TIME
+    from leasehold.leased_command import NOT_IN_TIME, LeasedCommand
 
+    submit(client, fields)
     name, began = fields["id"], time.monotonic()
-    try:
-        with showing_why(client, name):
-            return stack.enter_context(client.lease(wait=wait, wait_anyway=wait_anyway, **fields))
-    except CannotBeServed as error:
-        raise CommandError(f"{error}; {_give_up(client, name)} (--wait-anyway keeps it)") from None
-    except (NotAnswered, Unavailable) as error:
-        if wait is None or time.monotonic() - began < wait:
-            raise
-        raise CommandError(f"{error}; the wait for the lease is over: {_give_up(client, name)}", NOT_IN_TIME) from None
+    with contextlib.ExitStack() as stack:
+        try:
+            with showing_why(client, name):
+                lease = stack.enter_context(client.lease(wait=wait, wait_anyway=wait_anyway, **fields))
+        except CannotBeServed as error:
+            raise CommandError(f"{error}; {_give_up(client, name)} (--wait-anyway keeps it)") from None
+        except (NotAnswered, Unavailable) as error:
+            if wait is None or time.monotonic() - began < wait:
+                raise
+            raise CommandError(
+                f"{error}; the wait for the lease is over: {_give_up(client, name)}", NOT_IN_TIME
+            ) from None
+        signals.pass_on()
+        return LeasedCommand(client, lease, group, print_error).run(command, inherited())
 
 
 def _give_up(client: "Client", name: str) -> str:
     """Cancel the reservation `name`, which is not leased yet. Return a sentence about the result."""
     try:
-        client.cancel(name, timeout=_CANCEL_SECONDS)
+        client.cancel(name, timeout=5.0)
     except Refused:
         # The reservation has ended: Client.lease() cancels its reservation when it is interrupted before the lease.
         pass

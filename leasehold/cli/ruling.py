@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from leasehold.cli.completing import complete_versions
-from leasehold.cli.connecting import adopt_stack, find_version, open_store
-from leasehold.cli.failures import BAD_INPUT, NO_RULES, CommandError
-from leasehold.cli.output import AsJson, print_json, print_thing
+from leasehold.cli.connecting import adopt_stack, find_rules, find_version, open_store
+from leasehold.cli.output import BAD_INPUT, NO_RULES, AsJson, CommandError, find_width, print_json, print_thing
 from leasehold.cli.root import add_group, app, example
-from leasehold.cli.tables import find_width
 from leasehold.texts.values import show_time
 from scheduler.protocol.visible import make_visible
 
@@ -70,21 +68,14 @@ def show_rules(
     The output is TOML, with the rules as they were applied.
     """
     with open_store() as store:
-        if version is None:
-            stored = store.load_rules()
-            number, document = stored.version, stored.document
-        else:
-            applied = find_version(store, version)
-            number, document = applied.version, applied.document
-    if not number:
-        raise CommandError(NO_RULES)
+        shown = find_rules(store) if version is None else find_version(store, version)
     if as_json:
-        print_json({"version": number, "rules": document})
+        print_json({"version": shown.version, "rules": shown.document})
         return
     from leasehold.texts.change_commands import format_toml
 
     # The text is never wrapped, because a TOML string must stay on one line.
-    sys.stdout.write(f"# version {number}\n{format_toml(document)}\n")
+    sys.stdout.write(f"# version {shown.version}\n{format_toml(shown.document)}\n")
 
 
 @group.command(epilog=example("leasehold rules history", "leasehold rules history --limit 5 --json"))

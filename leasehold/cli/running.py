@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from leasehold.cli.completing import complete_logs
-from leasehold.cli.connecting import find_log_folder
-from leasehold.cli.failures import BAD_INPUT, ERROR_PREFIX, INTERRUPTED, NO_RULES, CommandError, one_line
+from leasehold.cli.connecting import find_log_folder, open_store
 from leasehold.cli.interrupts import list_ending
-from leasehold.cli.output import print_thing
+from leasehold.cli.output import (
+    BAD_INPUT,
+    ERROR_PREFIX,
+    INTERRUPTED,
+    NO_RULES,
+    CommandError,
+    make_table,
+    one_line,
+    print_json,
+    print_thing,
+)
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import FOLDER, RUN_FILE, find_running, is_locked, read_running
 from leasehold.errors import UntrustedFolder
@@ -98,9 +107,8 @@ def _find_other() -> "RunningStack | None":
         with contextlib.suppress(UntrustedFolder):
             # A folder above that belongs to another user does not concern this stack.
             running = find_running()
-        if running is None or running.supervisor is None or is_running(running.supervisor):
-            return running
-        if time.monotonic() >= until:
+        has_died = running is not None and running.supervisor is not None and not is_running(running.supervisor)
+        if not has_died or time.monotonic() >= until:
             return running
         # Polling: the reaper is no child of this process.
         time.sleep(_POLL_SECONDS)
@@ -127,7 +135,6 @@ def _print_progress(name: str, state: str) -> None:
 
 
 def _print_running(stack: "Stack", seconds: float) -> None:
-    from leasehold.cli.output import make_table
 
     rows = [(name, str(pid), stack.urls.get(name, "")) for name, pid in sorted(stack.pids().items())]
     system = next(iter(stack.systems), "x86_64-linux")
@@ -146,9 +153,8 @@ def _print_running(stack: "Stack", seconds: float) -> None:
 
 
 def _describe_console(url: str | None) -> str:
-    if url is None:
-        return "The console is not installed: pip install 'leasehold[server,console]'"
-    return f"The console: {url}"
+    missing = "The console is not installed: pip install 'leasehold[server,console]'"
+    return missing if url is None else f"The console: {url}"
 
 
 def _detach(config: Path | None) -> None:
@@ -168,7 +174,7 @@ def _detach(config: Path | None) -> None:
         running = read_running(folder)
         # After a killed supervisor the file of the old stack stays until the new one writes its own.
         if running is not None and running.pid == process.pid and running.phase == "running":
-            from leasehold.stack.console_address import find_console_url
+            from leasehold.stack.configuration import find_console_url
 
             console = find_console_url(running.urls, running.environment)
             print_thing(f"up, pid {process.pid}; `leasehold down` stops it", _describe_console(console))
@@ -280,8 +286,6 @@ def snapshot(
     The state is read from the database. `leasehold simulate` plays the scenario from now on: change the scenario first,
     to see the effect of the change.
     """
-    from leasehold.cli.connecting import open_store
-    from leasehold.cli.output import print_json
     from scheduler.simulation.snapshot import make_snapshot
 
     with open_store() as store:
@@ -302,7 +306,6 @@ def snapshot(
         out.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-_LOG_POLL_SECONDS: Final = 0.2
 _COLOURS: Final = (
     *(typer.colors.CYAN, typer.colors.YELLOW, typer.colors.GREEN, typer.colors.MAGENTA, typer.colors.BLUE),
     *(typer.colors.BRIGHT_CYAN, typer.colors.BRIGHT_YELLOW, typer.colors.BRIGHT_GREEN, typer.colors.BRIGHT_MAGENTA),
@@ -352,7 +355,7 @@ def logs(
             while follow:
                 sys.stdout.flush()
                 # Polling: there is no portable way to wait for growth of a file.
-                time.sleep(_LOG_POLL_SECONDS)
+                time.sleep(0.2)
                 printer.print_new()
         except KeyboardInterrupt:
             # Ctrl-C is the usual end of --follow and no error.
@@ -436,7 +439,7 @@ def demo(
     if commands:
         _demo_commands(as_json=as_json)
         return
-    from leasehold.demo.stretch import choose_stretch, find_shipped_log
+    from leasehold.demo.run import choose_stretch, find_shipped_log
     from scheduler.simulation.workload import TraceError
 
     try:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, one_line
-from leasehold.cli.output import AsJson, choose, print_json, print_thing
+from leasehold.cli.output import BAD_INPUT, INTERRUPTED, AsJson, CommandError, choose, one_line, print_json, print_thing
 from leasehold.cli.root import app, example
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from scheduler.simulation.workload import Workload
 
 TRACE_NAMES: Final = (".swf", ".swf.gz")
-SCENARIO_NAMES: Final = (".json", ".toml")
 REQUESTED_TIMES: Final = "--requested-times"
 WAYS: Final = ("expected", "limit")
 """What the requested time of a job becomes: the values of `--requested-times`."""
@@ -121,7 +119,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
 
         check_report(html)
     name, choices = file.name.lower(), [*(compare or ()), *(more or ())]
-    if name.endswith(TRACE_NAMES) or (config is not None and not name.endswith(SCENARIO_NAMES)):
+    if name.endswith(TRACE_NAMES) or (config is not None and not name.endswith((".json", ".toml"))):
         runs, workload = _play_trace(
             file, config, choices, plot, slots=slots, limit=limit, system=system, share=elastic_share,
             requested_times=requested_times, skip_bad=skip_bad, records=html is not None or plot is not None,

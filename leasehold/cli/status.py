@@ -12,8 +12,17 @@ import typer
 
 from leasehold.cli.completing import complete_processes
 from leasehold.cli.connecting import adopt_stack, load_settings
-from leasehold.cli.failures import CommandError, print_error
-from leasehold.cli.output import AsJson, Watched, make_table, print_json, print_thing, repeat, shorten
+from leasehold.cli.output import (
+    AsJson,
+    CommandError,
+    Watched,
+    make_table,
+    print_error,
+    print_json,
+    print_thing,
+    repeat,
+    shorten,
+)
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import find_running
 from leasehold.errors import LeaseholdError, UntrustedFolder
@@ -33,7 +42,6 @@ _CLOCK_SECONDS: Final = 1.0
 """Largest difference in seconds between the wall clock of a process and cluster time (the time of the database) that is
 no problem.
 """
-_DATABASE_VARIABLE: Final = "LEASEHOLD_DATABASE__URL"
 
 
 @app.command(
@@ -91,7 +99,6 @@ def _assess(client: "Client", probe: bool) -> "Status":
     also check the workers of each queue.
     """
     offsets = client.probe.clock_offsets()
-    from leasehold.client.discovery import find_running
     from scheduler.protocol.masking import show_url
 
     running = None
@@ -128,7 +135,7 @@ def _find_schema_fault() -> str | None:
     """
     from importlib.util import find_spec
 
-    url = os.environ.get(_DATABASE_VARIABLE)
+    url = os.environ.get("LEASEHOLD_DATABASE__URL")
     if not url or find_spec("sqlalchemy") is None:
         return None
     from scheduler.store.revisions import find_fault_of_file, find_sqlite_file

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, print_error
 from leasehold.cli.output import (
+    BAD_INPUT,
+    INTERRUPTED,
     AsJson,
+    CommandError,
     Timeout,
     choose,
     parse_number,
     parse_pairs,
+    print_error,
     print_json,
     print_result,
     print_thing,
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
 Wait = Annotated[
     bool, typer.Option("--wait", help="Print its output until it has ended; the exit status is that of COMMAND.")
 ]
-ON_EXIT: Final = ("fail", "release")
 OF_A_SIGNAL: Final = 128
 """The exit status of a shell for a command that a signal ended is this plus the number of the signal."""
 NO_OUTCOME: Final = 125
@@ -86,7 +88,7 @@ def submit_command(  # noqa: PLR0913, PLR0917 - an option each
     """
     if isinstance(items, list):
         raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)
-    choose("--on-exit", on_exit, ON_EXIT)
+    choose("--on-exit", on_exit, ("fail", "release"))
     given: dict[str, Any] = {
         "argv": command,
         "env": parse_pairs("--env", env) if env else None,
@@ -167,8 +169,7 @@ def follow(client: "Client", name: str, *, goes_on: bool) -> "Command":
                     return found
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
-        text = f"interrupted: {name} continues; `leasehold cancel {name}` ends it"
-        raise CommandError(text, INTERRUPTED) from None
+        raise CommandError(f"interrupted: {name} continues; `leasehold cancel {name}` ends it", INTERRUPTED) from None
 
 
 def is_over(client: "Client", found: "Command") -> bool:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from leasehold.cli.connecting import adopt_stack, connect
-from leasehold.cli.output import AsJson, print_json
+from leasehold.cli.connecting import adopt_stack, connect, open_store
+from leasehold.cli.output import AsJson, find_width, print_json
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import find_width
 from leasehold.errors import LeaseholdError
 
 if TYPE_CHECKING:
@@ -138,34 +137,21 @@ class _EventReader:
         """Return the newest events, oldest first; None if the database cannot be read."""
         if time.monotonic() < self._due:
             return None
-        try:
-            self._read_new()
-        except _list_store_errors():
-            self._due = time.monotonic() + _PAUSE_SECONDS
-            return None
-        return list(self._known)
-
-    def _read_new(self) -> None:
         import msgspec
 
-        from leasehold.cli.connecting import open_store
-        from leasehold.texts.event_sentences import describe_event
-        from scheduler.ports import EventFilter
+        from leasehold.texts.values import describe_event
+        from scheduler.model.validation import InvalidInputError
+        from scheduler.ports import EventFilter, StoreUnavailableError
 
-        if self._store is None:
-            self._store = self._stack.enter_context(open_store())
-        newest = EventFilter(after=self._last, newest=True, limit=_EVENTS)
-        for event in self._store.read_events(newest):
-            self._last = event.number
-            self._known.append(msgspec.to_builtins(event) | {"text": describe_event(event)})
+        try:
+            if self._store is None:
+                self._store = self._stack.enter_context(open_store())
+            for event in self._store.read_events(EventFilter(after=self._last, newest=True, limit=_EVENTS)):
+                self._last = event.number
+                self._known.append(msgspec.to_builtins(event) | {"text": describe_event(event)})
+        except (ImportError, OSError, LeaseholdError, InvalidInputError, StoreUnavailableError):
+            # A library is missing, or the database does not answer or is no database of Leasehold.
+            self._due = time.monotonic() + _PAUSE_SECONDS
+            return None
         del self._known[:-_EVENTS]
-
-
-def _list_store_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of the errors of a database that does not answer or is no database of Leasehold, and of
-    missing libraries.
-    """
-    from scheduler.model.validation import InvalidInputError
-    from scheduler.ports import StoreUnavailableError
-
-    return ImportError, OSError, LeaseholdError, InvalidInputError, StoreUnavailableError
+        return list(self._known)

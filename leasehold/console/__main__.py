@@ -14,8 +14,7 @@ from leasehold.api.app import make_api
 from leasehold.console.app import make_app
 from leasehold.web.backend import Backend
 from leasehold.web.caller import PrincipalReader
-from leasehold.web.feed import Feed
-from leasehold.web.followed_view import FollowedView, GarbageKeeper
+from leasehold.web.feed import Feed, FollowedView, GarbageKeeper
 from leasehold.web.gate import Gate
 from leasehold.web.http_protocol import BACKLOG, Doors, JoiningProtocol, find_most_connections
 from leasehold.web.token_file import TokenFileError
@@ -34,7 +33,6 @@ from workers.settings import Settings
 log = get_logger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
-SHUTDOWN_SECONDS = 3
 SOCKET_SECONDS = 2.0
 SWITCH_SECONDS = 0.001
 """The most seconds for which a thread that computes, such as a search over all rows, keeps the event loop waiting each
@@ -70,7 +68,7 @@ def make_server(settings: Settings, store: Store, keeper: GarbageKeeper | None =
         ws="none",
         lifespan="on",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=64 * 1024,
     )
     return uvicorn.Server(config)

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -49,7 +49,11 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
         Mount("/static", _StaticFiles(directory=STATIC)),
     ]
     if not any(isinstance(route, Route) and route.path == "/" for route in routes):
-        routes.append(Route("/", _make_start(shown[0].path)))
+
+        async def start(request: Request) -> Response:
+            return redirect(request, shown[0].path)
+
+        routes.append(Route("/", start))
     console = backend.settings.console
     app = Starlette(
         routes=routes,
@@ -64,7 +68,11 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
     )
     app.state.backend, app.state.gate, app.state.prefix = backend, gate, console.prefix
     app.state.pages = [page for page in shown if page.in_navigation]
-    app.state.static_version = _hash_static()
+    found = hashlib.sha256()
+    for path in sorted(STATIC.rglob("*")):
+        if path.is_file():
+            found.update(path.read_bytes())
+    app.state.static_version = found.hexdigest()[:12]
     app.state.started = secrets.token_hex(4)
     for page in shown:
         page.prepare(app)
@@ -137,13 +145,6 @@ async def explain_failure(request: Request, error: Exception) -> Response:
     return render(request, template, status=status, title=title, detail=str(error))
 
 
-def _make_start(path: str) -> Callable[[Request], Awaitable[Response]]:
-    async def start(request: Request) -> Response:
-        return redirect(request, path)
-
-    return start
-
-
 def _make_lifespan(backend: Backend) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -159,15 +160,6 @@ def _make_lifespan(backend: Backend) -> Callable[[Starlette], AbstractAsyncConte
             await backend.close()
 
     return lifespan
-
-
-def _hash_static() -> str:
-    """Return a hash of all static files. It is part of their addresses, so that browsers load changed files."""
-    found = hashlib.sha256()
-    for path in sorted(STATIC.rglob("*")):
-        if path.is_file():
-            found.update(path.read_bytes())
-    return found.hexdigest()[:12]
 
 
 log = get_logger(__name__)

@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from leasehold.console.page import backend, format_span
+from leasehold.console.page import backend, format_span, keep
 from leasehold.errors import Unavailable
 from scheduler.model.history import HOUR_SECONDS, Sample, find_last_hour
 from scheduler.ports import ViewUnavailableError
@@ -71,11 +71,8 @@ class HistoryReader:
 
 async def read_strips(request: Request) -> list[Strip]:
     """Return the strips of the last hour; [] before the first sample, and while Redis does not answer at all."""
-    services, state = backend(request), request.app.state
-    if not hasattr(state, "history"):
-        settings = services.settings
-        state.history = HistoryReader(settings.view_url or "", settings.view.prefix)
-    reader: HistoryReader = state.history
+    services, settings = backend(request), backend(request).settings
+    reader = keep(request, "history", lambda: HistoryReader(settings.view_url or "", settings.view.prefix))
     with suppress(Unavailable, ViewUnavailableError):
         return await services.feed.unless_silent(services.run_plain(reader.read))
     return []

@@ -8,10 +8,10 @@ lists the whole queue.
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, wraps
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
 import jinja2
@@ -27,10 +27,9 @@ from starlette.routing import BaseRoute
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.models import Answer, Reservation
 from leasehold.errors import Fault, LeaseholdError, NotAnswered, Refused
-from leasehold.texts.event_sentences import describe_event, name_source
-from leasehold.texts.values import format_amount
+from leasehold.texts.values import describe_event, format_amount, name_source
 from leasehold.web.backend import Backend
-from leasehold.web.caller import Caller
+from leasehold.web.caller import find_caller
 from leasehold.web.feed import Feed
 from leasehold.web.server_sent import EventStream
 from scheduler.model.events import Event
@@ -53,7 +52,8 @@ _LONG_FORM: Final = 16 * 1024
 _LEAST_SHOWN: Final = 0.005
 """Smaller amounts would be 0 with two decimals."""
 
-Handler = Callable[[Request], Awaitable[Response]]
+R = TypeVar("R")
+caller: Final = find_caller
 
 
 @dataclass(frozen=True)
@@ -81,26 +81,13 @@ def backend(request: Request) -> Backend:
     return found
 
 
-def caller(request: Request) -> Caller:
-    found: Caller = request.state.caller
+def keep(request: Request, name: str, make: Callable[[], R]) -> R:
+    """Return what the application keeps under `name`; at the first use `make` makes it."""
+    state = request.app.state
+    if not hasattr(state, name):
+        setattr(state, name, make())
+    found: R = getattr(state, name)
     return found
-
-
-def needs(verb: str) -> Callable[[Handler], Handler]:
-    """Return a decorator for the handler of a route. It refuses a request whose caller may not use this verb before the
-    handler reads anything of the request. The route then answers with status 403.
-    """
-
-    def wrap(handler: Handler) -> Handler:
-        @wraps(handler)
-        async def answer(request: Request) -> Response:
-            if refusal := caller(request).find_refusal(verb):
-                raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal, "forbidden")])
-            return await handler(request)
-
-        return answer
-
-    return wrap
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -153,8 +140,9 @@ def _parse_form(body: bytes) -> dict[str, list[str]]:
     try:
         return parse_qs(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
-        wanted = f"a form in UTF-8 with at most {_MOST_FIELDS} fields"
-        raise Refused([Fault(0, "body", wanted, "another body")]) from None
+        raise Refused(
+            [Fault(0, "body", f"a form in UTF-8 with at most {_MOST_FIELDS} fields", "another body")]
+        ) from None
 
 
 def show(value: object) -> object:
@@ -338,15 +326,13 @@ def _make_row(event: Event) -> EventRow:
     rest = {name: value for name, value in event.detail.items() if name not in {"term", "tick", "from"}}
     has_sentence = event.name.endswith("_relevelled") or {"by", "preempted", "refusal"} & {*rest} or "message" in rest
     if has_sentence or event.name == CORES:
-        text = describe_event(structs.replace(event, detail={**rest, **_keep_level(event)}))
+        if event.name.endswith("_relevelled") and "from" in event.detail:
+            rest["from"] = event.detail["from"]
+        text = describe_event(structs.replace(event, detail=rest))
     else:
         names = sorted(rest, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
         text = ", ".join(_describe_event(name, rest[name]) for name in names if rest[name] not in (None, "", [], {}))
     return EventRow(event, event.name.replace("_", " "), text, source)
-
-
-def _keep_level(event: Event) -> dict[str, Any]:
-    return {"from": event.detail["from"]} if event.name.endswith("_relevelled") and "from" in event.detail else {}
 
 
 def _describe_event(name: str, value: Any) -> str:
@@ -375,22 +361,19 @@ KEPT_SECONDS: Final = 3.0
 """Seconds for which one read of the report is used for all pages."""
 
 
+@dataclass
 class LastTick:
     """The report of the last tick, as the console read it at the monotonic time `read_at`."""
 
-    def __init__(self) -> None:
-        self.report: dict[str, Any] = {}
-        self.read_at = float("-inf")
+    report: dict[str, Any] = field(default_factory=dict)
+    read_at: float = float("-inf")
 
 
 async def read_tick(request: Request) -> dict[str, Any]:
     """Return the report of the last tick, read at most KEPT_SECONDS ago, or earlier while Redis does not answer; {}
     before the first tick.
     """
-    state = request.app.state
-    known: LastTick | None = getattr(state, "last_tick", None)
-    if known is None:
-        known = state.last_tick = LastTick()
+    known = keep(request, "last_tick", LastTick)
     if time.monotonic() - known.read_at >= KEPT_SECONDS:
         known.read_at = time.monotonic()
         with suppress(LeaseholdError):

@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 
 from leasehold.client.models import list_phases
 from leasehold.texts.values import format_amount
-from leasehold.web.followed_view import FollowedView, ReservationMatch
+from leasehold.web.feed import FollowedView, ReservationMatch
 from scheduler.model.reservations import PublicRequest, PublicReservation, Reservation
 from scheduler.model.transitions import ENDED, PHASES
 
@@ -54,7 +54,19 @@ class SearchTexts:
         """Return id, phase, account, pool, system, principal, slots, tags and labels of a reservation."""
         known = self._known.get(row.id)
         if known is None or known[0] is not row:
-            known = self._known[row.id] = row, _list_names(row).lower()
+            request = row.request
+            parts = [
+                row.id,
+                row.phase,
+                request.account or "",
+                request.pool or "",
+                request.system or "",
+                row.principal or "",
+            ]
+            parts += [lease.slot for lease in row.leases]
+            for pairs in (request.tags, request.labels):
+                parts += [f"{key}={value}" for key, value in pairs.items()]
+            known = self._known[row.id] = row, " ".join(parts).lower()
         return known[1]
 
     def forget(self, rows: Container[str]) -> None:
@@ -339,15 +351,6 @@ def _search(rows: Iterable[Reservation], words: Sequence[str], listing: Listing)
         else:
             found.append(row)
     return found
-
-
-def _list_names(row: Reservation) -> str:
-    request = row.request
-    parts = [row.id, row.phase, request.account or "", request.pool or "", request.system or "", row.principal or ""]
-    parts += [lease.slot for lease in row.leases]
-    for pairs in (request.tags, request.labels):
-        parts += [f"{key}={value}" for key, value in pairs.items()]
-    return " ".join(parts)
 
 
 def complete(view: FollowedView, waits: Mapping[str, Wait], name: str, text: str) -> list[str]:

@@ -147,21 +147,16 @@ def _interrupt(stack: Stack, client: Client, console: Console) -> bool:
 def _describe(found: Command, wanted: _Wanted) -> Fate:
     runs = found.executions
     lines = runs[-1].tail.strip().splitlines() if runs else []
+    code = f"exit code {found.exit_code}"
     return Fate(
         name=found.reservation,
         phase=found.phase,
-        outcome=_name_outcome(found),
+        outcome=code if found.why == "exited" else (found.why or found.state).replace("_", " "),
         runs=len(runs),
         slots=tuple(dict.fromkeys(each.slot for each in runs)),
         last_line=lines[-1] if lines else "",
         is_expected=(found.why, found.exit_code) == (wanted.why, wanted.exit_code),
     )
-
-
-def _name_outcome(found: Command) -> str:
-    if found.why == "exited":
-        return f"exit code {found.exit_code}"
-    return (found.why or found.state).replace("_", " ")
 
 
 def report(fates: Sequence[Fate], console: Console, *, as_json: bool = False) -> None:

@@ -4,14 +4,14 @@ launched or terminated.
 
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
 
-from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.remedies import Tried, find_remedy, judge_call, show_error
+from leasehold.doctor.rules import Finding, failure, ok, skipped, warning
 from scheduler.model.machines import is_source
 from scheduler.model.pools import Pool
 from scheduler.model.quota_classes import quota_subject
@@ -60,8 +60,12 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
             "aws look", "ec2:DescribeInstances", "look", lambda: permissions.look(settings.aws.cluster)
         )
         if is_bought_by_market:
-            action = "ec2:DescribeInstanceTypes, DescribeInstanceTypeOfferings and DescribeSpotPriceHistory"
-            yield judge.try_call("aws market", action, "look", permissions.look_at_market)
+            yield judge.try_call(
+                "aws market",
+                "ec2:DescribeInstanceTypes, DescribeInstanceTypeOfferings and DescribeSpotPriceHistory",
+                "look",
+                permissions.look_at_market,
+            )
         if is_bought_by_market and settings.market.on_demand_interval:
             yield judge.try_call("aws prices", "pricing:GetProducts", "prices", permissions.look_at_prices)
         yield _look_at_interruptions(settings, permissions, judge)
@@ -98,15 +102,12 @@ def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
     need such types and prices. If no rules were applied, or the database cannot be read, return the rules of this
     host's configuration file.
     """
-    try:
-        with closing(open_store(configuration.settings.database_url)) as store:
-            stored = store.load_rules()
-            rules = load_resolved(store, stored.rules)
-    except (StoreUnavailableError, InvalidInputError):
-        return configuration.rules, uses_market(configuration.rules)
-    if not stored.version:
-        return configuration.rules, uses_market(configuration.rules)
-    return rules, uses_market(stored.rules)
+    url = configuration.settings.database_url
+    with suppress(StoreUnavailableError, InvalidInputError), closing(open_store(url)) as store:
+        stored = store.load_rules()
+        if stored.version:
+            return load_resolved(store, stored.rules), uses_market(stored.rules)
+    return configuration.rules, uses_market(configuration.rules)
 
 
 def _look_at_launches(
@@ -159,7 +160,16 @@ def _try_pool(
             for call, error in permissions.try_launch(request).items():
                 tried.add(call)
                 if error is not None:
-                    new = _Refused(error, _describe_try(call, name, pool, choice))
+                    new = _Refused(
+                        error,
+                        Tried(
+                            action=f"ec2:{call}",
+                            policy="launch",
+                            pool=name,
+                            quota=quota_subject(pool, choice.key, choice.market),
+                            has_template=pool.ec2.launch_template is not None,
+                        ),
+                    )
                     refused.setdefault(show_error(error), new).calls.append(f"{call} ({choice.market or 'any market'})")
     except CloudError as error:
         return judge.judge(check, error, Tried(policy="launch", pool=name))
@@ -169,16 +179,6 @@ def _try_pool(
     text = "; ".join(f"{', '.join(dict.fromkeys(each.calls))}: {found.text}" for each, found in findings)
     make = failure if any(found.outcome == "failure" for _, found in findings) else warning
     return make(check, text, " ".join(dict.fromkeys(found.remedy for _, found in findings)))
-
-
-def _describe_try(call: str, name: str, pool: Pool, choice: Choice) -> Tried:
-    return Tried(
-        action=f"ec2:{call}",
-        policy="launch",
-        pool=name,
-        quota=quota_subject(pool, choice.key, choice.market),
-        has_template=pool.ec2.launch_template is not None,
-    )
 
 
 def _list_requests(
@@ -205,8 +205,11 @@ def _look_at_subnets(subnets: Sequence[str], permissions: Permissions) -> tuple[
     try:
         found = permissions.find_subnets(subnets)
     except CloudError as error:
-        remedy = "Permit ec2:DescribeSubnets (docs/iam/launch.json), or write each subnet as ZONE:subnet-…"
-        return warning("aws subnets", show_error(error), remedy), {}
+        return warning(
+            "aws subnets",
+            show_error(error),
+            "Permit ec2:DescribeSubnets (docs/iam/launch.json), or write each subnet as ZONE:subnet-…",
+        ), {}
     zones = sorted({place.zone for place in found.values() if place.zone})
     return ok("aws subnets", f"{len(found)} subnets in {', '.join(zones)}"), found
 
@@ -222,12 +225,10 @@ def _find_machine(settings: Settings, states: Sequence[SlotState], pools: Collec
     """Return a slot with a machine of this cluster, in one of `states` and `pools` (None: any pool), to try a call on;
     None if there is none. The machine must be real, because a permission may depend on its tags.
     """
-    try:
-        with closing(open_store(settings.database_url)) as store:
-            slots = store.find_slots(states=states)
-    except (StoreUnavailableError, InvalidInputError):
-        slots = []
-    return next((slot for slot in slots if slot.instance_id and (pools is None or slot.pool in pools)), None)
+    with suppress(StoreUnavailableError, InvalidInputError), closing(open_store(settings.database_url)) as store:
+        slots = store.find_slots(states=states)
+        return next((slot for slot in slots if slot.instance_id and (pools is None or slot.pool in pools)), None)
+    return None
 
 
 def _look_at_starts(
@@ -271,8 +272,7 @@ def _look_at_terminate(settings: Settings, permissions: Permissions, judge: _Jud
     so that no machine ends. Without a machine to try, the check is skipped.
     """
     slot = _find_machine(settings, ["booting", "binding", "ready", "draining"])
-    instance = None if slot is None else slot.instance_id
-    if instance is None:
+    if slot is None or slot.instance_id is None:
         return skipped("aws terminate", "there is no machine of this cluster to try it on")
-    call = partial(permissions.try_terminate, instance)
+    call = partial(permissions.try_terminate, slot.instance_id)
     return judge.try_call("aws terminate", "ec2:TerminateInstances", "terminate", call)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from leasehold.doctor.findings import Finding, failure, ok, warning
+from leasehold.doctor.rules import Finding, failure, ok, warning
 from scheduler.model.quota_classes import find_quota
 from scheduler.ports import CloudError
 
@@ -17,7 +17,6 @@ PASSING: Final = frozenset({"capacity", "throttled", "transient"})
 """Categories of errors that end by themselves. The credentials and the settings are not shown to be wrong."""
 SPOT_ROLE: Final = "aws iam create-service-linked-role --aws-service-name spot.amazonaws.com"
 _PAGE: Final = "docs/how-to/aws.md"
-_DENIED: Final = ("UnauthorizedOperation", "AccessDenied", "AuthorizationError")
 _UNKNOWN_KEY: Final = frozenset(
     {
         *("AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException", "InvalidSecurityToken"),
@@ -130,7 +129,7 @@ def find_remedy(error: CloudError, tried: Tried) -> str:
     code = error.code
     if code.endswith("ServiceLinkedRoleCreationNotPermitted"):
         return f"Run `{SPOT_ROLE}` once in this account, as an administrator ({_PAGE})."
-    if code.startswith(_DENIED):
+    if code.startswith(("UnauthorizedOperation", "AccessDenied", "AuthorizationError")):
         return _permit(error.message, tried)
     if error.category == "auth" and code != "OptInRequired":
         return _authenticate(code, tried)
@@ -142,9 +141,8 @@ def find_remedy(error: CloudError, tried: Tried) -> str:
         return "Wait a minute. If it lasts, lower aws.calls_per_second, or ask AWS for a higher limit of API calls."
     if error.category == "quota":
         return _raise_quota(code, tried)
-    if error.category == "capacity" and not code.startswith(("Unsupported", "Insufficient", "InstanceType")):
-        return "Nothing is wrong here: try again later, or add offerings, zones or types to the pool."
-    if code.startswith("InsufficientInstanceCapacity"):
+    is_of_settings = code.startswith(("Unsupported", "Insufficient", "InstanceType"))
+    if (error.category == "capacity" and not is_of_settings) or code.startswith("InsufficientInstanceCapacity"):
         return "Nothing is wrong here: try again later, or add offerings, zones or types to the pool."
     return _correct(code, error.message, tried)
 

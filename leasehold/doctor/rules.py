@@ -1,13 +1,15 @@
-"""The rules of `leasehold doctor`: each function turns observations into a finding, without I/O and without a clock.
+"""Findings, the results of the checks of `leasehold doctor`, and its rules: each function turns observations into a
+finding, without I/O and without a clock.
 
 In each function `check` is the name of the check, which the finding repeats. docs/how-to/check-an-installation.md and
 docs/reference/processes.md, "Celery's settings", give the reasons of each failure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
-from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipped, warning
+import msgspec
+
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.slots import Slot
@@ -15,6 +17,45 @@ from scheduler.operations.commands.slot_commands import TWO_LIVE
 from scheduler.operations.machines.joining import JOIN_REFUSED
 from scheduler.ports import ClusterRow, DatabaseWentBackError, Remembered
 from scheduler.protocol.clock import ProcessOffset
+
+Outcome = Literal["ok", "warning", "failure", "skipped"]
+
+CLOCK_SECONDS: Final = 1.0
+"""Largest difference in seconds between a clock and cluster time that is no fault (docs/how-to/aws.md, "The hosts")."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one check. `check`: the name of the check; `outcome`: ok, warning, failure or skipped; `text`: what
+    was observed; `remedy`: what to do about it, "" if nothing.
+    """
+
+    check: str
+    outcome: Outcome
+    text: str
+    remedy: str = ""
+
+
+def ok(check: str, text: str) -> Finding:
+    """Return the finding of a check that found no fault. `text`: what was observed."""
+    return Finding(check=check, outcome="ok", text=text)
+
+
+def warning(check: str, text: str, remedy: str) -> Finding:
+    """Return the finding of a check on a part that works but is probably not configured as intended. `remedy`: what to
+    do.
+    """
+    return Finding(check=check, outcome="warning", text=text, remedy=remedy)
+
+
+def failure(check: str, text: str, remedy: str) -> Finding:
+    """Return the finding of a check on a part that does not work, or that will fail. `remedy`: what to do."""
+    return Finding(check=check, outcome="failure", text=text, remedy=remedy)
+
+
+def skipped(check: str, why: str) -> Finding:
+    """Return the finding of a check that did not run. `why`: the reason."""
+    return Finding(check=check, outcome="skipped", text=why)
+
 
 LEAST_REDIS: Final = (6, 2)
 LATE_INTERVALS: Final = 3
@@ -47,21 +88,27 @@ def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
     (`remembered`); else ok. `row`: the record of the cluster in the database.
     """
     if remembered.identity not in {None, row.identity}:
-        text = f"Redis belongs to cluster {remembered.identity}, the database to cluster {row.identity}"
-        remedy = (
+        return failure(
+            "cluster",
+            f"Redis belongs to cluster {remembered.identity}, the database to cluster {row.identity}",
             "Correct broker.url, view.url or database.url. Each cluster needs its own Redis, or in a shared Redis its"
-            " own view.prefix and its own database number in broker.url. No process starts until then."
+            " own view.prefix and its own database number in broker.url. No process starts until then.",
         )
-        return failure("cluster", text, remedy)
     if remembered.is_restoring:
-        text = f"the database of cluster {row.identity} is being restored"
-        return failure("cluster", text, "Wait for `leasehold restore`, or run it again if it was interrupted.")
+        return failure(
+            "cluster",
+            f"the database of cluster {row.identity} is being restored",
+            "Wait for `leasehold restore`, or run it again if it was interrupted.",
+        )
     try:
         row.refuse_older(remembered.term, remembered.token, "Redis")
     except DatabaseWentBackError as error:
         text, _, _ = str(error).rpartition(": run ")
-        remedy = "Run `leasehold restore --in-place` (docs/how-to/back-up-and-restore.md): no tick runs until then."
-        return failure("cluster", text, remedy)
+        return failure(
+            "cluster",
+            text,
+            "Run `leasehold restore --in-place` (docs/how-to/back-up-and-restore.md): no tick runs until then.",
+        )
     return ok("cluster", f"database and Redis belong to {row.identity}")
 
 
@@ -73,8 +120,11 @@ def judge_memory(check: str, info: Mapping[str, Any]) -> Finding:
     limit = f"maxmemory {most}" if most else "no maxmemory"
     if policy == "noeviction":
         return ok(check, f"maxmemory-policy noeviction, {limit}")
-    remedy = "Set maxmemory-policy noeviction: a Redis that evicts deletes messages, the view and the leader lock."
-    return failure(check, f"maxmemory-policy {policy}, {limit}", remedy)
+    return failure(
+        check,
+        f"maxmemory-policy {policy}, {limit}",
+        "Set maxmemory-policy noeviction: a Redis that evicts deletes messages, the view and the leader lock.",
+    )
 
 
 def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
@@ -84,8 +134,11 @@ def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
     Redis may run with or without an append-only file: if Redis loses its data, no lease or reservation is lost.
     """
     if info.get("rdb_last_bgsave_status", "ok") != "ok" or info.get("aof_last_write_status", "ok") != "ok":
-        remedy = "Look for the cause in Redis' log and on its disk: Redis refuses writes while it cannot save."
-        return failure(check, "the last save to disk failed", remedy)
+        return failure(
+            check,
+            "the last save to disk failed",
+            "Look for the cause in Redis' log and on its disk: Redis refuses writes while it cannot save.",
+        )
     if info.get("aof_enabled"):
         return ok(check, "append-only file: a restart keeps the messages")
     return ok(check, "no append-only file: a restart costs delays only (leases and requests are in the database)")
@@ -95,8 +148,11 @@ def judge_unread(check: str, user: str, command: str, question: str) -> Finding:
     """Return a warning: Redis refuses the user `user` the command `command`, which the check needs. `question`: what an
     administrator has to find out in place of the check.
     """
-    remedy = f"Ask an administrator: {question}? Or let this user use {command}."
-    return warning(check, f"could not be read as this user: {user} may not use {command}", remedy)
+    return warning(
+        check,
+        f"could not be read as this user: {user} may not use {command}",
+        f"Ask an administrator: {question}? Or let this user use {command}.",
+    )
 
 
 def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -> Finding:
@@ -166,8 +222,11 @@ def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float
     if seconds is not None:
         return ok(check, f"answered in {seconds:.1f} s, {messages}")
     busy = " (or wait until the running one has processed the messages)" if waiting > 1 else ""
-    remedy = f"Start a worker: python -m tasks.worker {queue}{busy}."
-    return failure(check, f"no worker answered in {patience:g} s, {messages}", remedy)
+    return failure(
+        check,
+        f"no worker answered in {patience:g} s, {messages}",
+        f"Start a worker: python -m tasks.worker {queue}{busy}.",
+    )
 
 
 def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -> Finding:
@@ -177,9 +236,8 @@ def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -
     `age`: seconds since the last tick; None: there was no tick yet. `interval`: seconds between two ticks. `can_write`:
     False if the database cannot be used or accepts no writes; the remedy of a failure is then to repair it first.
     """
-    remedy = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
-    if not can_write:
-        remedy = "Repair the database first (above): a tick must commit."
+    start = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
+    remedy = start if can_write else "Repair the database first (above): a tick must commit."
     if age is None:
         return failure("ticks", "there was no tick yet", remedy)
     if age > LATE_INTERVALS * interval:
@@ -197,10 +255,16 @@ def judge_schema(current: str | None, head: str | None) -> Finding:
         return failure("schema", "the database has no tables", "Run `leasehold migrate`.")
     # Revisions are numbers with leading zeros, so their texts can be compared.
     if head is None or current > head:
-        seen = f"the database's schema is newer than this program (revision {current}, the program knows up to {head})"
-        return failure("schema", seen, "Upgrade Leasehold on this host.")
-    seen = f"the database's schema is older than this program (revision {current}, the program needs {head})"
-    return failure("schema", seen, "Run `leasehold migrate`, then upgrade the hosts that run older versions.")
+        return failure(
+            "schema",
+            f"the database's schema is newer than this program (revision {current}, the program knows up to {head})",
+            "Upgrade Leasehold on this host.",
+        )
+    return failure(
+        "schema",
+        f"the database's schema is older than this program (revision {current}, the program needs {head})",
+        "Run `leasehold migrate`, then upgrade the hosts that run older versions.",
+    )
 
 
 def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, written: Mapping[str, Any]) -> Finding:
@@ -215,8 +279,11 @@ def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, writ
     if applied == written:
         return ok("rules", f"version {version}, as in {file}")
     different = sorted(key for key in {*applied, *written} if applied.get(key) != written.get(key))
-    remedy = f"Run `leasehold apply {file}` if this file is right, else update the file (`leasehold rules show`)."
-    return warning("rules", f"version {version} differs from {file} in {', '.join(different)}", remedy)
+    return warning(
+        "rules",
+        f"version {version} differs from {file} in {', '.join(different)}",
+        f"Run `leasehold apply {file}` if this file is right, else update the file (`leasehold rules show`).",
+    )
 
 
 def judge_machines(slots: Sequence[Slot], holds: Sequence[Hold]) -> Finding:
@@ -237,12 +304,13 @@ def judge_machines(slots: Sequence[Slot], holds: Sequence[Hold]) -> Finding:
     if not kept:
         return ok(MACHINES, "no machine that EC2 refuses to end or stop")
     more = f"; and {len(kept) - _MOST_MACHINES} more" if len(kept) > _MOST_MACHINES else ""
-    remedy = (
+    return failure(
+        MACHINES,
+        "EC2 refuses to end or stop " + "; ".join(kept[:_MOST_MACHINES]) + more,
         "Remove the termination or stop protection of these machines (OperationNotPermitted), or permit the terminate"
         " worker to end and stop them (UnauthorizedOperation: docs/iam/terminate.json and stop.json). The calls are"
-        " repeated."
+        " repeated.",
     )
-    return failure(MACHINES, "EC2 refuses to end or stop " + "; ".join(kept[:_MOST_MACHINES]) + more, remedy)
 
 
 def judge_hosts(refused: Sequence[Event], now: float) -> Finding:
@@ -252,20 +320,22 @@ def judge_hosts(refused: Sequence[Event], now: float) -> Finding:
     """
     recent = [each for each in refused if each.at > now - REFUSED_SECONDS]
     if copied := {each.slot: each for each in recent if each.name == JOIN_REFUSED}:
-        remedy = (
+        return warning(
+            HOSTS,
+            f"a proof or token was used twice for {_name_hosts(copied)}",
             "Unless its agent lost the answer to its request or the folder of its state, another program has the key of"
             " this slot: remove the principal of the slot (`leasehold principals remove SLOT`) and drain the slot. Give"
-            " the pool an instance profile."
+            " the pool an instance profile.",
         )
-        return warning(HOSTS, f"a proof or token was used twice for {_name_hosts(copied)}", remedy)
     clones = {each.slot: each for each in recent if each.detail.get("reason") == TWO_LIVE}
     if not clones:
         return ok(HOSTS, "no live agent with the identity of another one in the last hour")
-    remedy = (
+    return warning(
+        HOSTS,
+        f"two live agents have the identity of {_name_hosts(clones)}",
         "Give each machine its own /etc/machine-id (a cloned image must not contain one), or its own --machine. Run one"
-        " agent for a slot. The agent that registered first serves the slot."
+        " agent for a slot. The agent that registered first serves the slot.",
     )
-    return warning(HOSTS, f"two live agents have the identity of {_name_hosts(clones)}", remedy)
 
 
 def _name_hosts(events: Mapping[str | None, Event]) -> str:
@@ -284,11 +354,17 @@ def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
     if faults := [*_list_unsafe(conf)]:
         return failure("celery", "; ".join(faults), "Start the workers with tasks.app as it is: it has safe settings.")
     if _numbers(celery) >= (5, 7):
-        remedy = "Install celery 5.6.3: a worker of celery 5.7 ends if Redis goes away while it holds a message."
-        return warning("celery", f"celery {celery} is installed", remedy)
+        return warning(
+            "celery",
+            f"celery {celery} is installed",
+            "Install celery 5.6.3: a worker of celery 5.7 ends if Redis goes away while it holds a message.",
+        )
     if _numbers(kombu) < (5, 7):
-        remedy = "Install kombu 5.7: with an older version a worker that reconnected may consume no messages."
-        return warning("celery", f"kombu {kombu} is installed", remedy)
+        return warning(
+            "celery",
+            f"kombu {kombu} is installed",
+            "Install kombu 5.7: with an older version a worker that reconnected may consume no messages.",
+        )
     return ok("celery", f"celery {celery}, kombu {kombu}, safe settings")
 
 
@@ -334,17 +410,21 @@ def judge_console(*, refusal: str | None, has_way_in: bool, trusts_loopback: boo
     if refusal is not None:
         return failure("console", refusal, "change the setting")
     if not has_way_in:
-        text = "console.host is no loopback address, and no caller can log in"
-        return warning("console", text, "add a principal with `leasehold principals add NAME --role operator`")
+        return warning(
+            "console",
+            "console.host is no loopback address, and no caller can log in",
+            "add a principal with `leasehold principals add NAME --role operator`",
+        )
     if trusts_loopback:
-        text = "console.trusted_proxies has a loopback address: every user of this host can act as any principal"
-        return warning("console", text, "let the reverse proxy connect from an address that only it has")
+        return warning(
+            "console",
+            "console.trusted_proxies has a loopback address: every user of this host can act as any principal",
+            "let the reverse proxy connect from an address that only it has",
+        )
     return ok("console", "serves only known callers")
 
 
 def list_outcomes(findings: Sequence[Finding]) -> dict[str, int]:
     """Return the number of findings of each outcome: ok, warning, failure, skipped."""
-    found = {"ok": 0, "warning": 0, "failure": 0, "skipped": 0}
-    for finding in findings:
-        found[finding.outcome] += 1
-    return found
+    outcomes = [each.outcome for each in findings]
+    return {name: outcomes.count(name) for name in get_args(Outcome)}

@@ -172,9 +172,20 @@ class TrialLaunch:
     def run(self) -> None:
         """Launch the machine, wait until it is ready, and end it. A problem is not raised; `describe` returns it."""
         try:
-            self._launch()
-            self._await_running()
-            self._await_ready()
+            places = self._fleet.find_places(self._order.pool, self._rules)
+            request = self._fleet.freeze(msgspec.structs.replace(self._order, places=places), self._rules)
+            self._rest(0)
+            with self._phase("request", lambda: f"{request['api']}: {self._known.id}"):
+                self._request = request
+                self._machine = self._send(request)
+                self._answered_at = time.monotonic()
+            with self._phase("pending", self._describe_machine):
+                self._await(lambda machine: machine.state == "running", "run")
+            slot = Slot(id=self._order.slot, pool=self._order.pool, state="binding")
+            kind = self._pool.probe.kind
+            passed = "EC2's status checks passed" if kind == "none" else f"the probe ({kind}) passed"
+            with self._phase("running", lambda: passed):
+                self._await(lambda machine: self._probe.is_ready(slot, machine, self._rules), "become ready")
         except CloudError as error:
             self._problem = show_error(error)
             self._remedy = find_remedy(error, self._tried)
@@ -224,15 +235,6 @@ class TrialLaunch:
             has_template=self._pool.ec2.launch_template is not None,
         )
 
-    def _launch(self) -> None:
-        places = self._fleet.find_places(self._order.pool, self._rules)
-        request = self._fleet.freeze(msgspec.structs.replace(self._order, places=places), self._rules)
-        self._rest(0)
-        with self._phase("request", lambda: f"{request['api']}: {self._known.id}"):
-            self._request = request
-            self._machine = self._send(request)
-            self._answered_at = time.monotonic()
-
     def _send(self, request: dict[str, object]) -> Machine:
         """Send a launch request and return the machine. If it is unknown whether EC2 launched a machine, send the
         request again: EC2 then returns the same machine. Raises CloudError if EC2 refuses, or after MOST_ATTEMPTS.
@@ -254,17 +256,6 @@ class TrialLaunch:
                         self._request = None
                     raise error from refused
                 self._rest(find_delay(attempt))
-
-    def _await_running(self) -> None:
-        with self._phase("pending", self._describe_machine):
-            self._await(lambda machine: machine.state == "running", "run")
-
-    def _await_ready(self) -> None:
-        slot = Slot(id=self._order.slot, pool=self._order.pool, state="binding")
-        kind = self._pool.probe.kind
-        passed = "EC2's status checks passed" if kind == "none" else f"the probe ({kind}) passed"
-        with self._phase("running", lambda: passed):
-            self._await(lambda machine: self._probe.is_ready(slot, machine, self._rules), "become ready")
 
     def _await(self, is_so: Callable[[Machine], bool], what: str) -> None:
         """Return as soon as `is_so` holds for the machine. Raise _TrialError if the machine ends before, or if `is_so`

@@ -65,7 +65,14 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
     for number, run in enumerate(runs):
         dashes = DASHES[number // len(COLOURS) % len(DASHES)]
         style = Style(color=COLOURS[number % len(COLOURS)], linestyle=dashes, linewidth=1.2, alpha=0.8)
-        _draw_run(panels, run, unit, style)
+        *over_time, waits = panels
+        curves = run["curves"]["waiting"], run["curves"]["machines"], run["utilisation"]
+        for panel, curve, values in zip(over_time, curves, ("peaks", "means", "means"), strict=True):
+            numbers = [nan if each is None else each for each in curve[values]]
+            middles = [(number + 0.5) * curve["width"] / unit for number in range(len(numbers))]
+            panel.plot(*(middles, numbers), label=run["label"], **style)
+        points = run["waits"]["points"]
+        waits.step([max(1.0, wait) for wait, _ in points], [share for _, share in points], where="post", **style)
     _label(panels, name)
     if len(runs) > 1:
         handles, labels = panels[0].get_legend_handles_labels()
@@ -76,17 +83,6 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
         raise PlotError(f"--plot: the picture cannot be written to {path}: {error}") from None
-
-
-def _draw_run(panels: Sequence["Axes"], run: Mapping[str, Any], unit: float, style: Style) -> None:
-    *over_time, waits = panels
-    curves = run["curves"]["waiting"], run["curves"]["machines"], run["utilisation"]
-    for panel, curve, values in zip(over_time, curves, ("peaks", "means", "means"), strict=True):
-        numbers = [nan if each is None else each for each in curve[values]]
-        middles = [(number + 0.5) * curve["width"] / unit for number in range(len(numbers))]
-        panel.plot(*(middles, numbers), label=run["label"], **style)
-    points = run["waits"]["points"]
-    waits.step([max(1.0, wait) for wait, _ in points], [share for _, share in points], where="post", **style)
 
 
 def _label(panels: Sequence["Axes"], unit: str) -> None:

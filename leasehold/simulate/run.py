@@ -94,9 +94,8 @@ def _lay_over(document: Mapping[str, Any], name: str, value: Any) -> dict[str, A
     `document` that has its own value of the key.
     """
     if "." in name:
-        path = name.split(".")
         change: Any = value
-        for part in reversed(path):
+        for part in reversed(name.split(".")):
             change = {part: change}
         return dict(change)
     own = document.get("scheduler", {}).get("system", {})
@@ -280,8 +279,9 @@ def list_widths(summaries: Sequence[Summary]) -> list[tuple[str, Callable[[Summa
 def make_table(runs: Sequence[Run]) -> Table:
     """Return the figures of finished simulations as a table: a row for each figure, a column for each of `runs`."""
     is_compared = len(runs) > 1
-    box = SIMPLE_HEAD if is_compared else None
-    table = Table(box=box, header_style="bold", show_header=is_compared, pad_edge=False)
+    table = Table(
+        box=SIMPLE_HEAD if is_compared else None, header_style="bold", show_header=is_compared, pad_edge=False
+    )
     table.add_column("")
     for run in runs:
         table.add_column(run.label.replace(" ", "\n"), justify="right", overflow="fold")

@@ -1,5 +1,5 @@
 """Choose the configuration of an embedded stack before it starts: URLs, ports, secrets, and the environment of its
-processes.
+processes. Find the address by which the user of a stack opens the console: it has the token of the stack.
 """
 
 import os
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from leasehold.stack.programs import Program
-from leasehold.web.token_file import TOKEN_FILE
+from leasehold.web.token_file import TOKEN_FILE, TokenFileError, read_token
 from scheduler.protocol.names import OWN_STACK_VARIABLE
 from scheduler.store.revisions import make_sqlite_url
 from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
@@ -42,7 +43,6 @@ CONSOLE: Final = "console"
 CONSOLE_PORT: Final = "LEASEHOLD_CONSOLE__PORT"
 TOKEN_VARIABLE: Final = "LEASEHOLD_CONSOLE__TOKEN_FILE"  # noqa: S105 - a name
 _FLOWER_URL: Final = "LEASEHOLD_CONSOLE__FLOWER_URL"
-_CONSOLE_LIBRARIES: Final = ("jinja2", "starlette", "uvicorn")
 
 
 class StackError(Exception):
@@ -76,9 +76,10 @@ class StackConfiguration:
         """The web addresses of the stack's parts by name: `flower`, `metrics`, `console` if its extra is installed, and
         `emulator` if the stack runs one. The address of the console is without its token.
         """
-        flower = f"http://{self.settings.flower.host}:{self.environment['LEASEHOLD_FLOWER__PORT']}"
-        metrics = f"http://{self.settings.metrics.host}:{self.environment['LEASEHOLD_METRICS__PORT']}/metrics"
-        found = {"flower": flower, "metrics": metrics}
+        found = {
+            "flower": f"http://{self.settings.flower.host}:{self.environment['LEASEHOLD_FLOWER__PORT']}",
+            "metrics": f"http://{self.settings.metrics.host}:{self.environment['LEASEHOLD_METRICS__PORT']}/metrics",
+        }
         if has_console():
             console = self.settings.console
             found["console"] = f"http://{console.host}:{self.environment[CONSOLE_PORT]}{console.prefix}/"
@@ -212,7 +213,7 @@ def _name_emulator(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def has_console() -> bool:
     """Return whether the extra `console` is installed."""
-    return all(find_spec(library) is not None for library in _CONSOLE_LIBRARIES)
+    return all(find_spec(library) is not None for library in ("jinja2", "starlette", "uvicorn"))
 
 
 def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, ...]]:
@@ -321,3 +322,16 @@ def find_free_port(host: str = "127.0.0.1", port: int = 0) -> int:
         if port or found not in _FOUND:
             _FOUND.add(found)
             return found
+
+
+def find_console_url(urls: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
+    """Return the address with the token, or None if the stack runs no console. The token is read from its file, because
+    run.json does not contain it. Without a readable file the address is returned without a token.
+    """
+    url, path = urls.get(CONSOLE), environment.get(TOKEN_VARIABLE)
+    if url is None or path is None:
+        return url
+    try:
+        return f"{url}?token={quote(read_token(Path(path)))}"
+    except TokenFileError:
+        return url

@@ -1,13 +1,18 @@
-"""A whole stack on this machine, as a context manager: `with Stack(folder) as stack: stack.client().reserve(...)`."""
+"""A whole stack on this machine, as a context manager: `with Stack(folder) as stack: stack.client().reserve(...)`. Its
+folder `.leasehold` has its lock, the file run.json and the logs. Another process prepares it, see
+leasehold/stack/preparation.py.
+"""
 
-import contextlib
+import fcntl
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 from urllib.request import Request
 
-from leasehold.client.discovery import FOLDER
+from leasehold.client.discovery import FOLDER, LOCK_FILE, RUN_FILE
 from leasehold.errors import UntrustedFolder
+from leasehold.private_files import PRIVATE_UMASK, make_private_folder, open_private
 from leasehold.process_identity import identify
 from leasehold.stack.configuration import (
     CONSOLE,
@@ -27,19 +33,16 @@ from leasehold.stack.configuration import (
     StackConfiguration,
     StackError,
     configure,
+    find_console_url,
     has_console,
 )
-from leasehold.stack.console_address import find_console_url
-from leasehold.stack.folder import AlreadyRunningError, StackFolder
 from leasehold.stack.nursery import Nursery
-from leasehold.stack.preparing import Preparation
 from leasehold.stack.process_logs import find_last_warning, list_logs, read_last_line
-from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
-from leasehold.stack.programs import Program, Reaper
+from leasehold.stack.programs import ProcfileError, Program, Reaper, Supervisor, find_procfile, read_procfile
 from leasehold.stack.readiness import Check, find_server, serves
-from leasehold.stack.supervisor import Supervisor
 from leasehold.web.token_file import write_token
 from scheduler.model.rules import list_image_sources, read_rules
+from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.operations.market import has_requirements
 from scheduler.protocol.loopback import open_local
 from scheduler.protocol.names import QUEUE_NAMES
@@ -48,6 +51,141 @@ from workers.logs import mask_text
 if TYPE_CHECKING:
     from leasehold.client.client import Client
     from scheduler.ports import Store
+
+
+class AlreadyRunningError(Exception):
+    """Raised if a stack runs in this folder: its supervisor (the process that started it), or its reaper (the process
+    that ends the others after the supervisor), holds the lock of the folder.
+    """
+
+
+class StackFolder:
+    """The folder in which one stack keeps its files. The lock of the folder must be taken before any other use."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = path / "logs"
+        self._lock: int | None = None
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / RUN_FILE
+
+    @property
+    def lock_descriptor(self) -> int:
+        """The descriptor of the lock file. The reaper (the process that ends the stack after its supervisor) inherits
+        it, so that the folder stays locked if the supervisor is killed.
+        """
+        if self._lock is None:
+            raise AlreadyRunningError(f"{self.path} is not locked by this process")
+        return self._lock
+
+    def lock(self) -> None:
+        """Take the lock of the folder, and remove the rights of other users to the folder. Raises AlreadyRunningError
+        if a stack runs in the folder, OSError if the folder cannot be written, and UntrustedFolder if a part of it
+        belongs to another user.
+        """
+        make_private_folder(self.path)
+        self.logs.mkdir(mode=0o700, exist_ok=True)
+        with open(self.path / ".gitignore", "w", encoding="utf-8", opener=open_private) as file:
+            file.write("*\n")
+        descriptor = open_private(str(self.path / LOCK_FILE), os.O_RDWR | os.O_CREAT)
+        for _ in range(10):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # A command that checks whether a stack runs takes the lock for an instant.
+                time.sleep(0.05)
+            else:
+                self._lock = descriptor
+                # The file of a stack whose supervisor was killed.
+                self.run_file.unlink(missing_ok=True)
+                return
+        os.close(descriptor)
+        raise AlreadyRunningError(f"a stack runs in {self.path} already")
+
+    def write(self, document: dict[str, Any]) -> None:
+        """Replace run.json by `document` in one step. Only the owner can read the file, because URLs may contain
+        passwords.
+        """
+        new = self.run_file.with_suffix(".new")
+        with open(new, "w", encoding="utf-8", opener=open_private) as file:
+            json.dump(document, file, indent=2)
+        new.replace(self.run_file)
+
+    def unlock(self) -> None:
+        """Delete run.json and release the lock. If this object does not hold the lock, do nothing, because run.json
+        belongs to another stack.
+        """
+        if self._lock is None:
+            return
+        self.run_file.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = None
+
+
+class Preparation:
+    """Starts the process that prepares a stack, and takes its reports. `environment`: that of the stack's programs."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path, log: Path) -> None:
+        self._log = log
+        with open(log, "ab", opener=open_private) as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "leasehold.stack.preparation"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+                cwd=folder,
+                env={**os.environ, **environment},
+                umask=PRIVATE_UMASK,
+                text=True,
+            )
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._has_ended = False
+        self._reader = threading.Thread(target=self._read, name="preparation", daemon=True)
+        self._reader.start()
+
+    def order_rules(self, rules: Mapping[str, Any] | None, *, machines_are_gone: bool) -> None:
+        """Let the process apply the rules, since Redis has started, and wait for the workers."""
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.write(json.dumps({"rules": rules, "machines_are_gone": machines_are_gone}) + "\n")
+                self._process.stdin.flush()
+
+    def is_done(self, part: str) -> bool:
+        """Return whether the process has reported this part. Raises InvalidInputError for a wrong configuration or
+        content of the database, StackError for another error and if the process has ended before.
+        """
+        if part in self._reports:
+            return True
+        if failed := self._reports.get(""):
+            if faults := failed.get("faults"):
+                raise InvalidInputError([Fault(**each) for each in faults])
+            raise StackError(failed["error"])
+        if self._has_ended and part not in self._reports:
+            raise StackError(f"the stack cannot be prepared: {read_last_line(self._log) or 'the process was ended'}")
+        return False
+
+    def read_report(self, part: str) -> dict[str, Any]:
+        """Return what the process reported with this part, which is done."""
+        return self._reports[part]
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            report = json.loads(line)
+            self._reports[report["part"]] = report
+        self._has_ended = True
+
 
 START_SECONDS: Final = 90.0
 """Seconds that the start of a stack may take, until all its parts answer."""
@@ -137,8 +275,7 @@ class Stack:
         """
         login = b64encode(f"leasehold:{self.configuration.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
         body = None if order is None else json.dumps(order).encode()
-        address = f"{self.emulator_url}/_leasehold/{page}"
-        request = Request(address, body, {"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
+        request = Request(f"{self.emulator_url}/_leasehold/{page}", body, {"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
         with open_local(request, 10) as answer:
             document: dict[str, Any] = json.load(answer)
         return document
@@ -186,7 +323,8 @@ class Stack:
             self._refuse_when_stopped()
             try:
                 self.folder.lock()
-                self.folder.empty_logs()
+                for log in self.folder.logs.glob("*.log"):
+                    log.unlink()
             except AlreadyRunningError as error:
                 raise StackError(f"{error}: `leasehold down` stops it") from None
             except UntrustedFolder as error:
@@ -210,7 +348,7 @@ class Stack:
             self._stopped.set()
         self._phase = "stopping"
         if self._supervisor is not None:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._write()
             self._supervisor.end_all(last=[REDIS])
         if self._preparation is not None:
@@ -310,16 +448,12 @@ class Stack:
         host = getattr(found.settings, name).host
         server = find_server(host, int(found.environment[f"LEASEHOLD_{name.upper()}__PORT"]), pid)
         if server == "other":
-            self._move(name)
+            for moved in self.configuration.move(name):
+                if self._supervisor is not None and moved in self._programs:
+                    self._supervisor.end([moved])
+                    self._launch(self._programs[moved])
+            self._write()
         return server == "own"
-
-    def _move(self, name: str) -> None:
-        """Start a program that serves a web page again, on another port."""
-        for moved in self.configuration.move(name):
-            if self._supervisor is not None and moved in self._programs:
-                self._supervisor.end([moved])
-                self._launch(self._programs[moved])
-        self._write()
 
     def _list_cloud_checks(self) -> dict[str, Check]:
         """Return the check of the emulator, if the rules need its types and prices, or its images; else none."""
@@ -347,8 +481,10 @@ class Stack:
                         f"the process {name} ended again and again before it was ready: {last}", self._list_warnings()
                     )
             if time.monotonic() >= until:
-                late = f"not ready in time: {', '.join(open_checks)} (see `leasehold logs`, {self.folder.logs})"
-                raise StackError(late, self._list_warnings())
+                raise StackError(
+                    f"not ready in time: {', '.join(open_checks)} (see `leasehold logs`, {self.folder.logs})",
+                    self._list_warnings(),
+                )
             # An event and not `sleep`, because a signal handler that stops the stack has to end this wait.
             self._stopped.wait(_POLL_SECONDS)
             self._refuse_when_stopped()

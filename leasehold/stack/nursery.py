@@ -71,7 +71,6 @@ PROGRAMS: Final = {
 """The modules that a nursery can run as programs, and what they import. A module that is missing here is imported by
 each process. The programs themselves run as `__main__`.
 """
-_ORDER_SECONDS: Final = 30.0
 _ENDED: Final = -signal.SIGKILL
 _STACK_MODULE: Final = "leasehold.stack.nursery"
 _ARG_START: Final = 45
@@ -160,7 +159,7 @@ class Nursery:
             return None
         self.send({"command": list(command), "log": str(log)})
         try:
-            return self._forked.get(timeout=_ORDER_SECONDS)
+            return self._forked.get(timeout=30.0)
         except queue.Empty:
             self.process.kill()
             return None

@@ -1,7 +1,7 @@
 """Prepare the database of a stack, and see its workers work: `python -m leasehold.stack.preparation`.
 
 This is a process of its own, which ends when the stack runs, because the supervisor needs neither SQLAlchemy nor redis
-afterwards: 50 MiB. `Preparation` of leasehold/stack/preparing.py is the supervisor's end. The process brings the
+afterwards: 50 MiB. `Preparation` of leasehold/stack/embedded.py is the supervisor's end. The process brings the
 schema up to date, waits for Redis, and reads a line with the rules. Then it applies the rules, records that the
 emulator's machines are gone, and waits for an answer of each worker. It reports each part in a line.
 """

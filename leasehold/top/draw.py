@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leasehold.texts.values import find_style, show_seconds, show_time
-from leasehold.top.counts import PoolCounts
-from leasehold.top.figures import Figures
+from leasehold.top.figures import Figures, PoolCounts
 from scheduler.protocol.visible import make_visible
 
 STATES: Final = ("ready", "launching", "booting", "binding", "draining", "terminating", "error", "stopped")
@@ -50,7 +49,7 @@ def draw(figures: Figures, width: int | None, height: int | None) -> list[str]:
     room = None if height is None else max(height, _LEAST_HEIGHT) - len(lines) - 2
     if figures.events and (room is None or room > 0):
         shown = figures.events if room is None else figures.events[-room:]
-        lines += _render([Text(), _title("Events"), *(_draw_event(each, columns) for each in shown)], width)
+        lines += _render([Text(), Text("Events", style="bold"), *(_draw_event(each, columns) for each in shown)], width)
     return lines if height is None else lines[:height]
 
 
@@ -68,10 +67,6 @@ def _render(things: Iterable[Text | Table], width: int | None) -> list[str]:
         for thing in things:
             console.print(thing, overflow="fold", crop=True)
     return [line.rstrip() for line in captured.get().splitlines()]
-
-
-def _title(text: str) -> Text:
-    return Text(text, style="bold")
 
 
 def _draw_head(figures: Figures) -> list[Text]:

@@ -25,7 +25,6 @@ QUITS: Final = frozenset(b"qQ\x03\x04")
 REFRESHES: Final = frozenset(b" \r\nrR")
 """Keys that refresh at once: the space bar, Enter and r."""
 Key = Literal["quit", "refresh", "redraw"]
-_ENDING: Final = ("SIGTERM", "SIGHUP")
 
 
 class Screen:
@@ -56,7 +55,10 @@ class Screen:
             if self._ending is not None:
                 return "quit"
             if self._is_stopped:
-                self._stop()
+                self._is_stopped = False
+                self._leave()
+                stop_own_group()
+                self._enter()
             return "redraw"
         return self._read_key() if ready else None
 
@@ -65,15 +67,6 @@ class Screen:
         if not pressed or QUITS & set(pressed):
             return "quit"
         return "refresh" if REFRESHES & set(pressed) else "redraw"
-
-    def _stop(self) -> None:
-        """Restore the terminal, stop this process as Ctrl-Z does, and show the second screen again when the shell
-        continues the process.
-        """
-        self._is_stopped = False
-        self._leave()
-        stop_own_group()
-        self._enter()
 
     def _enter(self) -> None:
         if self._keys is not None:
@@ -107,7 +100,7 @@ class Screen:
         os.write(self._write, b"!")
 
     def _list_signals(self) -> Iterator[int]:
-        for name in (*_ENDING, "SIGTSTP", "SIGWINCH"):
+        for name in ("SIGTERM", "SIGHUP", "SIGTSTP", "SIGWINCH"):
             number = getattr(signal, name, None)
             # A signal that was ignored at the start, like SIGHUP under nohup, stays ignored.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:

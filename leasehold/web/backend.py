@@ -115,10 +115,8 @@ class Backend:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if self.feed.subscriptions or self.feed.status.database_lost_since is not None:
-                try:
+                with suppress(Unavailable):
                     await self.run(self.store.now)
-                except Unavailable:
-                    continue
 
     def log_change(self, caller: Caller, verb: str, about: str, answer: object) -> None:
         """Write a line about a requested change to the log: the name of the caller, the verb, the id of the object to

@@ -4,10 +4,15 @@ console last read them from the database.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Final, Literal
 
+from starlette.requests import Request
+from starlette.responses import Response
+
+from leasehold.errors import Fault, Refused
 from scheduler.model.principals import ROLES_BY_VERB
 from scheduler.ports import Store, StoreUnavailableError
 from scheduler.protocol.verbs import QUESTIONS, Role
@@ -53,6 +58,32 @@ class Caller:
     def can_look(self) -> bool:
         """Whether this caller may see the pages and lists: its role must permit to query reservations."""
         return self.may("query")
+
+
+def find_caller(request: Request) -> Caller:
+    """Return the caller of a request, which the entrance of the web server identified."""
+    found: Caller = request.state.caller
+    return found
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def needs(verb: str) -> Callable[[Handler], Handler]:
+    """Return a decorator for the handler of a route. It refuses a request whose caller may not use this verb before the
+    handler reads anything of the request. The route then answers with status 403.
+    """
+
+    def wrap(handler: Handler) -> Handler:
+        @wraps(handler)
+        async def answer(request: Request) -> Response:
+            if refusal := find_caller(request).find_refusal(verb):
+                raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal, "forbidden")])
+            return await handler(request)
+
+        return answer
+
+    return wrap
 
 
 AGAIN_SECONDS: Final = 0.1

@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from leasehold.web.gate import SAFE_METHODS, Admission, Gate
+from leasehold.web.gate import SAFE_METHODS, SESSION_SECONDS, Admission, Gate
 from leasehold.web.problems import make_problem, respond
-from leasehold.web.sessions import SESSION_SECONDS
 from scheduler.protocol.host_proof import JOIN_PATH
 from scheduler.protocol.http_routes import API, DOCS
 from workers.logs import get_logger
@@ -53,9 +52,7 @@ _OF_PAGES: Final = (*_HEADERS, (b"cache-control", b"no-store"))
 data.
 """
 _OF_STATIC: Final = (*_HEADERS, (b"cache-control", b"no-cache"))
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-_OWN_SITES: Final = frozenset({"same-origin", "none"})
 
 
 class BodyTooLargeError(Exception):
@@ -161,8 +158,8 @@ def is_foreign(method: str, headers: Headers) -> bool:
     A program that is no browser sends neither header, so its requests are not foreign.
     """
     site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
-    is_safe = method in _SAFE
-    if site is not None and site not in _OWN_SITES and not (is_safe and mode == "navigate"):
+    is_safe = method in SAFE_METHODS
+    if site is not None and site not in {"same-origin", "none"} and not (is_safe and mode == "navigate"):
         return True
     origin = headers.get("origin")
     return origin is not None and not is_safe and _find_netloc(origin) != headers.get("host", "").lower()
@@ -225,7 +222,6 @@ class _AddHeaders:
 
 
 _OPEN: Final = frozenset({HEALTH_PATH, LOGIN_PATH, f"{API}{JOIN_PATH}"})
-_OPEN_FOLDERS: Final = ("/static/",)
 
 log = get_logger(__name__)
 
@@ -247,7 +243,7 @@ class Entrance:
             return
         request = Request(scope, receive)
         path = find_route(request)
-        if not (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
+        if not (path in _OPEN or path.startswith("/static/")):
             is_api = path.startswith(API_PATH)
             is_page = not is_api or path == DOCS
             answer = self._answer(request, await self._admit(request), is_api=is_api, is_page=is_page)

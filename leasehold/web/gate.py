@@ -4,6 +4,13 @@ workers accept unsigned requests.
 There are three ways in: the random token of a local stack, the name and key of a principal, and the header of a trusted
 reverse proxy. People get a session cookie for the first two.
 
+A cookie contains how the person logged in (by the token of a local stack, or as a principal), the name of the person,
+and the time of the login. Its signature is made with the secret of the cluster and with the present key of that
+principal, or with the token. So all sessions of a principal end if the principal is removed or gets a new key, and a
+new token ends the sessions that began with the token. Any process of the console accepts the cookies of another one.
+The database has the sessions that were logged out, so that every process refuses their cookies, also after a restart
+and after Redis lost its data.
+
 Failed logins are counted for each peer (network address), so that guesses of keys cannot fill the log or keep the
 process busy.
 """
@@ -11,43 +18,163 @@ process busy.
 import asyncio
 import base64
 import binascii
+import hashlib
 import hmac
 import ipaddress
+import secrets
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
-from typing import Final, Literal
+from typing import Final, cast
 
+import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 
 from leasehold.web.caller import TOKEN_NAME, Caller, PrincipalReader, Source
-from leasehold.web.sessions import (
-    SESSION_SECONDS,
-    EndedSessions,
-    Session,
-    is_current,
-    is_signed,
-    issue_cookie,
-    make_binding,
-    make_csrf_token,
-    open_cookie,
-)
 from leasehold.web.token_file import read_token
 from scheduler.model.principals import WORKER
-from scheduler.ports import StoredPrincipal, StoreUnavailableError
+from scheduler.ports import Store, StoredPrincipal, StoreUnavailableError
 from scheduler.protocol.verbs import Role
-from workers.access import KnownPrincipals
+from workers.access import LOOK_SECONDS, KnownPrincipals
 from workers.settings import Settings
 
-CSRF_HEADER: Final = "x-csrf-token"
+SESSION_SECONDS: Final = 12 * 3600.0
+_VERSION: Final = "1"
+_EARLY_SECONDS: Final = 60.0
+"""Seconds by which a cookie may seem to be issued in the future, because the clock of the process that issued it was
+ahead.
+"""
+_MOST_COOKIE: Final = 2048
+
+
+@dataclass(frozen=True)
+class Session:
+    """The content of a cookie. `source`: how the person logged in; `name`: the name of the person; `issued_at`: cluster
+    time of the login; `nonce`: a random text, by which one session can be ended.
+    """
+
+    source: Source
+    name: str
+    issued_at: float
+    nonce: str
+
+
+def issue_cookie(source: Source, name: str, binding: bytes, now: float) -> str:
+    """Return the value of a new cookie. `binding`: the secret by which it is signed (`make_binding`)."""
+    body = msgspec.json.encode([source, name, now, secrets.token_hex(8)])
+    text = f"{_VERSION}.{base64.urlsafe_b64encode(body).decode().rstrip('=')}"
+    return f"{text}.{_sign(binding, 'session', text)}"
+
+
+def open_cookie(value: str) -> Session | None:
+    """Return the content of a cookie whose signature is not verified yet, or None if it is no cookie of this
+    console.
+    """
+    parts = value.split(".")
+    if len(value) > _MOST_COOKIE or len(parts) != 3 or parts[0] != _VERSION:  # noqa: PLR2004 - version, body, signature
+        return None
+    try:
+        body = base64.b64decode(parts[1] + "=" * (-len(parts[1]) % 4), altchars=b"-_", validate=True)
+        source, name, issued_at, nonce = msgspec.json.decode(body, type=tuple[str, str, float, str])
+    except (ValueError, msgspec.DecodeError):
+        return None
+    return Session(cast("Source", source), name, issued_at, nonce) if source in {"token", "principal"} else None
+
+
+def is_signed(value: str, binding: bytes) -> bool:
+    text, _, signature = value.rpartition(".")
+    return hmac.compare_digest(_sign(binding, "session", text).encode(), signature.encode("utf-8", "surrogatepass"))
+
+
+def is_current(session: Session, now: float) -> bool:
+    """Return whether a session has begun and is not older than SESSION_SECONDS. `now`: cluster time."""
+    return -_EARLY_SECONDS <= now - session.issued_at <= SESSION_SECONDS
+
+
+def make_binding(secret: bytes, key: str) -> bytes:
+    """Return the secret by which the cookies of one caller are signed. `secret`: the secret of the cluster, or the
+    token of a local stack. `key`: the present key of the caller, or the same token.
+    """
+    return hmac.new(secret, b"leasehold-console:" + hashlib.sha256(key.encode()).digest(), hashlib.sha256).digest()
+
+
+def make_csrf_token(binding: bytes, session: str) -> str:
+    """Return the token that each request of this session that may change something must have in the header
+    X-CSRF-Token. `session`: the value of the cookie, or the name that a reverse proxy passed.
+    """
+    return _sign(binding, "csrf", session)
+
+
+def _sign(binding: bytes, purpose: str, text: str) -> str:
+    payload = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
+    return hmac.new(binding, payload, hashlib.sha256).hexdigest()
+
+
+_MOST_READS: Final = 4
+"""The most reads that wait for the database at the same time, so that a database that hangs does not take all threads
+of the process.
+"""
+
+
+class EndedSessions:
+    """The sessions that were logged out. Safe for threads. `monotonic`: the monotonic clock of this process."""
+
+    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
+        self._store, self._monotonic = store, monotonic
+        self._known: dict[str, float] = {}
+        """Session that this process ended -> cluster time from which on its cookie is too old."""
+        self._unwritten: dict[str, float] = {}
+        self._guard = threading.Lock()
+        self._reads = threading.BoundedSemaphore(_MOST_READS)
+        self._lost_until = float("-inf")
+
+    def is_known(self, session: str) -> bool:
+        """Return whether this process knows that the session was logged out. This reads no database."""
+        return session in self._known
+
+    def has(self, session: str) -> bool:
+        """Return whether the session was logged out in any process. While the database does not answer, only the
+        sessions that this process knows count, as for principals that were removed.
+        """
+        if session in self._known:
+            return True
+        if self._monotonic() < self._lost_until or not self._reads.acquire(timeout=0.25):
+            return False
+        try:
+            self._write_late()
+            is_ended = self._store.is_session_ended(session)
+        except StoreUnavailableError:
+            self._lost_until = self._monotonic() + LOOK_SECONDS
+            return False
+        finally:
+            self._reads.release()
+        return is_ended
+
+    def end(self, session: str, until: float) -> None:
+        """Log a session out, whose cookie is too old from `until` on (cluster time). Raises StoreUnavailableError if
+        the database does not answer; then this process alone refuses the session, and writes it to the database when
+        that answers again.
+        """
+        with self._guard:
+            self._known[session] = self._unwritten[session] = until
+        self._write_late()
+
+    def _write_late(self) -> None:
+        for session, until in tuple(self._unwritten.items()):
+            with self._store.transaction() as transaction:
+                transaction.end_session(session, until)
+                now = transaction.now()
+            with self._guard:
+                self._unwritten.pop(session, None)
+                self._known = {each: late for each, late in self._known.items() if late >= now}
+
+
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _MOST_CREDENTIALS: Final = 4096
-
-AccessMode = Literal["open", "warn", "signed"]
 
 
 @dataclass(frozen=True)
@@ -105,11 +232,6 @@ class Gate:
         with suppress(StoreUnavailableError):
             await run_in_threadpool(self.principals.look_again)
 
-    def identify(self, request: HTTPConnection) -> Caller | None:
-        """Return the caller of a request, or None if the caller is unknown."""
-        found = self.admit(request)
-        return None if found is None else found.caller
-
     def admit(self, request: HTTPConnection) -> Admission | None:
         """Return the caller of a request with its CSRF token, or None if the caller is unknown.
 
@@ -126,7 +248,7 @@ class Gate:
         """
         if admission.csrf is None or request.scope.get("method") in SAFE_METHODS:
             return False
-        given = request.headers.get(CSRF_HEADER, "")
+        given = request.headers.get("x-csrf-token", "")
         return not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), admission.csrf.encode())
 
     async def log_in(self, request: HTTPConnection, name: str, key: str) -> str | None:
@@ -183,9 +305,8 @@ class Gate:
 
     def is_https(self, request: HTTPConnection) -> bool:
         """Return whether the browser uses HTTPS, as this process or a trusted proxy sees it."""
-        if request.scope["scheme"] == "https":
-            return True
-        return self.is_trusted_proxy(request) and request.headers.get("x-forwarded-proto", "") == "https"
+        is_forwarded = request.headers.get("x-forwarded-proto", "") == "https"
+        return request.scope["scheme"] == "https" or (is_forwarded and self.is_trusted_proxy(request))
 
     def _admit_authorization(self, values: list[str]) -> Admission | None:
         scheme, _, credentials = values[0].partition(" ")
@@ -221,16 +342,10 @@ class Gate:
         if not is_current(session, self._now(known)):
             return None
         if session.source == "token":
-            return self._admit_token(value, session, known)
-        return self._admit_key(value, session, known)
-
-    def _admit_token(self, value: str, session: Session, known: KnownPrincipals | None) -> Admission | None:
-        binding = self._token_binding()
-        if self._token is None or not is_signed(value, binding):
-            return None
-        return Admission(self._token_caller(known), make_csrf_token(binding, value), session)
-
-    def _admit_key(self, value: str, session: Session, known: KnownPrincipals | None) -> Admission | None:
+            binding = self._token_binding()
+            if self._token is None or not is_signed(value, binding):
+                return None
+            return Admission(self._token_caller(known), make_csrf_token(binding, value), session)
         row = None if known is None else known.principals.get(session.name)
         if known is None or row is None or not is_signed(value, self._bind(known, row.key)):
             return None
@@ -241,7 +356,8 @@ class Gate:
         """Return the caller that has the token of the local stack. Its requests are signed as the principal
         `access.principal` if the settings have that principal's key, and not signed otherwise.
         """
-        access, name = self._settings.access, self._signing_principal()
+        access = self._settings.access
+        name = access.principal if access.key is not None or access.key_file is not None else None
         row = known.principals.get(name) if known is not None and name is not None else None
         role: Role = row.role if row is not None else "operator"
         refusal = self._find_refusal()
@@ -251,10 +367,6 @@ class Gate:
                 " local token: log in as a principal"
             )
         return Caller(TOKEN_NAME, role, "token", name, refusal)
-
-    def _signing_principal(self) -> str | None:
-        access = self._settings.access
-        return access.principal if access.key is not None or access.key_file is not None else None
 
     def _principal_caller(self, row: StoredPrincipal, source: Source) -> Caller:
         return Caller(row.name, row.role, source, row.name, self._find_refusal())
@@ -338,7 +450,7 @@ class FailedLogins:
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic, self._guard = monotonic, Lock()
+        self._monotonic, self._guard = monotonic, threading.Lock()
         self._times: dict[str, deque[float]] = {}
 
     def note(self, peer: str) -> float | None:

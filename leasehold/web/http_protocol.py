@@ -76,10 +76,12 @@ class Doors:
             self._closed += 1
             now = connection.loop.time()
             if now - self._warned_at >= WARN_SECONDS:
-                sentence = (
-                    "A peer has as many connections as it may have; the oldest without a request, or new ones, close."
+                log.warning(
+                    "A peer has as many connections as it may have; the oldest without a request, or new ones, close.",
+                    action="console.connections_full",
+                    peer=connection.peer,
+                    closed=self._closed,
                 )
-                log.warning(sentence, action="console.connections_full", peer=connection.peer, closed=self._closed)
                 self._closed, self._warned_at = 0, now
             oldest = next(iter(self._waiting.get(connection.peer, ())), None)
             if oldest is not None:
@@ -217,10 +219,8 @@ class JoiningTransport:
         if not self._head and data.startswith(_HEAD):
             self._head = data
             self._loop.call_soon(self._flush)
-        elif self._head:
-            data, self._head = self._head + data, b""
-            self._transport.write(data)
         else:
+            data, self._head = self._head + data, b""
             self._transport.write(data)
 
     def close(self) -> None:

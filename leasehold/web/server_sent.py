@@ -84,7 +84,6 @@ def encode_event(name: str, data: object, *, identifier: str | None = None) -> b
 
 MOST_STREAMS: Final = 2048
 """The most open streams of a server. A caller gets a quarter of them at the most (`Places`)."""
-STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class EventStream(StreamingResponse):
@@ -94,7 +93,9 @@ class EventStream(StreamingResponse):
 
     def __init__(self, blocks: AsyncIterator[bytes], places: Places, caller: str) -> None:
         # GZip would hold events back: the content type excludes it.
-        super().__init__(blocks, headers=STREAM_HEADERS, media_type=STREAM_TYPE)
+        super().__init__(
+            blocks, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type=STREAM_TYPE
+        )
         self._places, self._caller = places, caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -251,7 +252,11 @@ class EventTail:
             position = read_upto if len(found) == EVENTS_A_READ else max(position, last, read_upto)
             yield position, b""
         for event, block in list(self._tail):
-            if event.number > position and _matches(event, which):
+            if event.number > position and (
+                which.reservation in {None, event.reservation}
+                and which.slot in {None, event.slot}
+                and which.name in {None, event.name}
+            ):
                 yield event.number, block
         yield max(position, self._last), b""
 
@@ -292,11 +297,3 @@ class EventTail:
 
 def _encode(event: Event) -> bytes:
     return encode_event(event.name, write_event(event), identifier=str(event.number))
-
-
-def _matches(event: Event, which: EventFilter) -> bool:
-    return (
-        which.reservation in {None, event.reservation}
-        and which.slot in {None, event.slot}
-        and which.name in {None, event.name}
-    )

@@ -11,7 +11,6 @@ from typing import Final
 from leasehold.private_files import open_private
 
 TOKEN_FILE: Final = "console-token"  # noqa: S105 - a name
-_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 _OTHERS: Final = 0o077
 
@@ -22,7 +21,7 @@ class TokenFileError(Exception):
 
 def write_token(path: Path) -> str:
     """Write a new random token into the file, which only its owner can read, and return the token."""
-    token = secrets.token_urlsafe(_BYTES)
+    token = secrets.token_urlsafe(32)
     new = path.with_suffix(".new")
     with suppress(FileNotFoundError):
         # A file that exists keeps its mode, and another program may have it open.
@@ -39,7 +38,14 @@ def read_token(path: Path) -> str:
     """
     try:
         with open(path, encoding="utf-8", opener=_open) as file:
-            _check(path, os.fstat(file.fileno()))
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise TokenFileError(f"{path}: expected a regular file")
+            mode = stat.S_IMODE(found.st_mode)
+            if mode & _OTHERS:
+                raise TokenFileError(f"{path}: expected a file of mode 0600, got mode {mode:04o}")
+            if found.st_uid != os.geteuid():
+                raise TokenFileError(f"{path}: expected a file of this user, it belongs to uid {found.st_uid}")
             text = file.read(4096).strip()
     except OSError as error:
         raise TokenFileError(f"{path}: expected a file that can be read, got {error.strerror}") from None
@@ -53,13 +59,3 @@ def read_token(path: Path) -> str:
 def _open(path: str, flags: int) -> int:
     # Without O_NONBLOCK a named pipe would wait for a writer.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def _check(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise TokenFileError(f"{path}: expected a regular file")
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & _OTHERS:
-        raise TokenFileError(f"{path}: expected a file of mode 0600, got mode {mode:04o}")
-    if found.st_uid != os.geteuid():
-        raise TokenFileError(f"{path}: expected a file of this user, it belongs to uid {found.st_uid}")

@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 30.0
 """Seconds for which a worker that has to stop may give its results away."""
-_AGAIN_SECONDS: Final = 1.0
 _SIGNAL: Final = "USR1"
 """The signal by which a host stops a worker. A Dask worker would drop its results at SIGTERM."""
 
@@ -80,7 +79,7 @@ class LeaseholdWorker(ProcessInterface):
                 break
             except (NotAnswered, Unavailable):
                 # Otherwise the worker would hold its machine until its end.
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(1.0)
             except LeaseholdError:
                 break
         await super().close()

@@ -67,7 +67,6 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _FAILED: Final = 127
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 """Kernel ticks a second."""
-_DEFAULT: Final = ("SIGPIPE", "SIGXFSZ", "SIGXFZ", "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGCHLD")
 
 
 def _find_prctl() -> Callable[[int, int], int] | None:
@@ -187,14 +186,6 @@ def _write(path: str, text: str) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
-
-
-def _make_cgroup(folder: str) -> None:
-    """Make a cgroup and the one above it, in which the kernel counts the processes that it ends for lack of memory."""
-    os.makedirs(folder, exist_ok=True)
-    # The delegated folder may have no controller of memory.
-    with contextlib.suppress(OSError):
-        _write(f"{os.path.dirname(folder)}/cgroup.subtree_control", "+memory")
 
 
 def kill_cgroup(folder: str) -> bool:
@@ -355,7 +346,10 @@ class Starter:
     def start(self, command: Command) -> None:
         """Start a command. An error that the child meets is reported through `command.trouble`. Raises OSError."""
         if command.cgroup is not None:
-            _make_cgroup(command.cgroup)
+            os.makedirs(command.cgroup, exist_ok=True)
+            # The delegated folder may have no controller of memory.
+            with contextlib.suppress(OSError):
+                _write(f"{os.path.dirname(command.cgroup)}/cgroup.subtree_control", "+memory")
         parent = os.getpid()
         command.pipe, output = os.pipe()
         command.trouble, trouble = os.pipe()
@@ -399,8 +393,13 @@ class Starter:
                     os._exit(_FAILED)
             folder = command.cwd or environment.get("HOME") or "/"
             self._do(f"the folder {folder} cannot be entered", os.chdir, folder)
-            what = f"the program {command.argv[0]} cannot be started"
-            self._do(what, os.execvpe, command.argv[0], command.argv, environment)
+            self._do(
+                f"the program {command.argv[0]} cannot be started",
+                os.execvpe,
+                command.argv[0],
+                command.argv,
+                environment,
+            )
         except BaseException as error:  # noqa: BLE001 - the child must not go on as a second guard
             text = str(error) if isinstance(error, NotStarted) else f"the command cannot be started: {error}"
             with contextlib.suppress(OSError):
@@ -411,7 +410,7 @@ class Starter:
     def _begin_session() -> None:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for name in _DEFAULT:
+        for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ", "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGCHLD"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -508,7 +507,9 @@ class Kinship:
         strays = []
         owners: dict[tuple[int, int], str] = {}
         for process in processes.values():
-            line = self._list_line(process, processes)
+            line = [process]
+            while line[-1].parent != self._me and line[-1].parent in processes and len(line) < 10_000:  # noqa: PLR2004
+                line.append(processes[line[-1].parent])
             is_mine = line[-1].parent == self._me
             owner = self._find_owner(line, mains, commands) if is_mine or not self._adopts else None
             if owner is not None:
@@ -518,13 +519,6 @@ class Kinship:
                 strays.append(process)
         self._owners = owners
         return members, strays
-
-    def _list_line(self, process: Process, processes: Mapping[int, Process]) -> list[Process]:
-        """Return a process and its ancestors up to the child of this process."""
-        line = [process]
-        while line[-1].parent != self._me and line[-1].parent in processes and len(line) < 10_000:  # noqa: PLR2004
-            line.append(processes[line[-1].parent])
-        return line
 
     def _find_owner(
         self, line: Sequence[Process], mains: Mapping[int, Command], commands: Sequence[Command]
@@ -829,7 +823,11 @@ class Guard:
             self._finish(due, now)
         if now - self._reported_at >= TICK_SECONDS:
             self._reported_at = now
-            self._report_output(running)
+            for each in running:
+                output = each.output
+                if not each.is_over and output.bytes != output.reported and len(self._unsent) < _MOST_UNSENT:
+                    output.reported = output.bytes
+                    self._send({"event": "output", "id": each.id, "tail": output.tail, "bytes": output.bytes})
 
     def _look_at(self, command: Command, now: float) -> None:
         if command.status is None and command.pid:
@@ -984,13 +982,6 @@ class Guard:
                 os.close(descriptor)
             os.replace(draft, f"{command.folder}/{OUTCOME}")
         self._send(command.outcome)
-
-    def _report_output(self, running: Iterable[Command]) -> None:
-        for each in running:
-            output = each.output
-            if not each.is_over and output.bytes != output.reported and len(self._unsent) < _MOST_UNSENT:
-                output.reported = output.bytes
-                self._send({"event": "output", "id": each.id, "tail": output.tail, "bytes": output.bytes})
 
 
 def kill_descendants(root: int) -> int:

@@ -11,10 +11,18 @@ from typing import Final
 
 from leasehold.client.models import LeaseKey
 from leasehold.errors import LeaseholdError, Refused
-from leasehold.work.command import HostIdentity, Signer, WrongCommand, read_command
-from leasehold.work.fence import Term, find_fence, find_renewal, move_fence
-from leasehold.work.jobs import IDLE_SECONDS, RETRY_SECONDS, Job, Jobs
-from leasehold.work.ports import CommandsPort, Outcome, Printed, Renewed, Taken
+from leasehold.work.command import (
+    CommandsPort,
+    HostIdentity,
+    Outcome,
+    Printed,
+    Renewed,
+    Signer,
+    Taken,
+    WrongCommand,
+    read_command,
+)
+from leasehold.work.jobs import IDLE_SECONDS, RETRY_SECONDS, Job, Jobs, Term, find_fence, find_renewal, move_fence
 
 OUTPUT_SECONDS: Final = 1.0
 """Seconds between two reports of output; each has the output of all commands."""
@@ -52,7 +60,15 @@ class Messenger:
                     self._jobs.renewable.wait(max(pause, 0.01))
                 if self._jobs.is_closed:
                     return
-            self._renew(live)
+            sent_at = self._jobs.clock()
+            try:
+                answers = self._port.renew([each.key for each in live])
+            except LeaseholdError:
+                answers = {}
+            with self._jobs.lock:
+                for job in live:
+                    self._take_renewal(job, answers.get(job.key), sent_at)
+            self._wake()
 
     def _find_renewable(self) -> list[Job]:
         """Return all leases with running commands if the renewal of one is due; else []."""
@@ -182,8 +198,10 @@ class Messenger:
             wait = job.term.offline_timeout or UNKNOWN_LOSS_SECONDS
             is_known = record is not None and record.run != self._host.run
             if is_known or self._jobs.clock() >= self._begun_at + wait:
-                why = "an earlier agent of the host took the command, and did not start it"
-                self._jobs.end(job, Outcome(why="lost", error=why))
+                self._jobs.end(
+                    job,
+                    Outcome(why="lost", error="an earlier agent of the host took the command, and did not start it"),
+                )
             else:
                 self._put_off([job])
 
@@ -248,18 +266,6 @@ class Messenger:
             self._is_printing = False
             self._output_at = max(self._output_at, self._jobs.clock() + pause)
             self._jobs.due.notify()
-
-    def _renew(self, jobs: Sequence[Job]) -> None:
-        """Renew the leases of all running commands in one request."""
-        sent_at = self._jobs.clock()
-        try:
-            answers = self._port.renew([each.key for each in jobs])
-        except LeaseholdError:
-            answers = {}
-        with self._jobs.lock:
-            for job in jobs:
-                self._take_renewal(job, answers.get(job.key), sent_at)
-        self._wake()
 
     def _take_renewal(self, job: Job, answer: Renewed | Refused | None, sent_at: float) -> None:
         if job.state not in {"taken", "running"}:

@@ -16,16 +16,19 @@ from typing import Any, Final
 from leasehold.client.backoff import Backoff
 from leasehold.client.models import LeaseKey
 from leasehold.work.command import (
+    CommandsPort,
+    Devices,
     HostIdentity,
     LeaseCommand,
+    NoDevice,
+    Outcome,
     Signer,
+    Why,
     WrongCommand,
     format_peers,
     make_environment,
     make_program,
 )
-from leasehold.work.devices import Devices, NoDevice
-from leasehold.work.fence import Term
 from leasehold.work.guard import read_boot_clock
 from leasehold.work.guard_client import (
     Ended,
@@ -43,17 +46,21 @@ from leasehold.work.guard_client import (
 from leasehold.work.jobs import (
     IDLE_SECONDS,
     LONGEST_RETRY_SECONDS,
+    NOTICE,
+    PEERS,
     RETRY_SECONDS,
     Job,
     Jobs,
     LeaseState,
+    Record,
+    Records,
     Report,
+    Term,
+    end_remains,
+    make_lease_id,
     name_lease,
 )
 from leasehold.work.messenger import BATCH, REPORTERS, START_SECONDS, Messenger
-from leasehold.work.ports import CommandsPort, Outcome, Why
-from leasehold.work.records import NOTICE, PEERS, Record, Records, make_lease_id
-from leasehold.work.remains import end_remains
 
 PING_SECONDS: Final = 5.0
 SILENT_SECONDS: Final = 30.0
@@ -162,7 +169,10 @@ class Runner:
                     job.revoke_at = end + shift
             for key, job in list(self._jobs.items()):
                 if key not in present:
-                    self._miss(job, asked_at)
+                    if job.state == "running":
+                        job.ending, job.is_to_kill = job.ending or "revoked", True
+                    elif job.state in {"wanted", "taken"} or (job.state == "done" and asked_at > job.done_at):
+                        del self._jobs[job.key]
             self._jobs.forget_reports()
             with contextlib.suppress(OSError):
                 self._jobs.records.prune(set(self._jobs))
@@ -189,19 +199,15 @@ class Runner:
             if lease.is_revoking:
                 return
             if self._signer is None:
-                why = "the agent has no key of a principal with the role host, and the id of its cluster"
-                self._jobs.report_once(key, "not_run", why=why)
+                self._jobs.report_once(
+                    key,
+                    "not_run",
+                    why="the agent has no key of a principal with the role host, and the id of its cluster",
+                )
                 return
             job = self._jobs[key] = Job(key, make_lease_id(key), record=self._stored.pop(key, None))
         job.is_revoking, job.revoke_by = lease.is_revoking, lease.revoke_by
         job.term = job.term._replace(offline_timeout=lease.offline_timeout)
-
-    def _miss(self, job: Job, asked_at: float) -> None:
-        """React to a lease that the scheduler no longer has."""
-        if job.state == "running":
-            job.ending, job.is_to_kill = job.ending or "revoked", True
-        elif job.state in {"wanted", "taken"} or (job.state == "done" and asked_at > job.done_at):
-            del self._jobs[job.key]
 
     # The thread of the guard
 
@@ -233,7 +239,10 @@ class Runner:
             for event in events:
                 self._take_event(event)
             for job in list(self._jobs.values()):
-                self._work_on(job)
+                if job.state == "taken" and self._guard.is_connected:
+                    self._start_command(job)
+                elif job.state == "running":
+                    self._end_in_time(job)
         if self._guard.is_connected and is_needed:
             self._watch_guard()
 
@@ -319,7 +328,13 @@ class Runner:
             return
         match event:
             case Started():
-                self._note_started(job, event)
+                if job.record is not None:
+                    job.record.pid, job.record.begun = event.pid, event.begun
+                    self._jobs.records.save(job.record)
+                job.report_start_at = self._jobs.clock() + START_SECONDS
+                self._note_start(job.key.reservation, job.key.component, event.pid)
+                self._jobs.report({"event": "command_started", **name_lease(job.key), "pid": event.pid})
+                self._jobs.due.notify()
             case Printed():
                 job.printed = event.tail, event.bytes
                 self._jobs.due.notify()
@@ -332,15 +347,6 @@ class Runner:
             case _:
                 pass
 
-    def _note_started(self, job: Job, event: Started) -> None:
-        if job.record is not None:
-            job.record.pid, job.record.begun = event.pid, event.begun
-            self._jobs.records.save(job.record)
-        job.report_start_at = self._jobs.clock() + START_SECONDS
-        self._note_start(job.key.reservation, job.key.component, event.pid)
-        self._jobs.report({"event": "command_started", **name_lease(job.key), "pid": event.pid})
-        self._jobs.due.notify()
-
     def _take_end(self, job: Job, found: Exited | NotStarted) -> None:
         if job.state == "running":
             self._jobs.end(job, _judge(found, job.ending))
@@ -349,13 +355,6 @@ class Runner:
     def _guard_send(self, request: Mapping[str, Any]) -> None:
         if self._guard.is_connected:
             self._guard.send(request)
-
-    def _work_on(self, job: Job) -> None:
-        """Do what is due for one job: start it, give notice, kill it."""
-        if job.state == "taken" and self._guard.is_connected:
-            self._start_command(job)
-        elif job.state == "running":
-            self._end_in_time(job)
 
     def _start_command(self, job: Job) -> None:
         record, command = job.record, job.command

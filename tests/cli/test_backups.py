@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.stack.configuration import find_free_port
-from leasehold.stack.folder import StackFolder
+from leasehold.stack.embedded import StackFolder
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisRecord

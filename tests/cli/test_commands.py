@@ -12,9 +12,9 @@ import pytest
 import typer
 
 from leasehold.cli.doctor import print_finding
-from leasehold.cli.failures import print_error
+from leasehold.cli.output import print_error
 from leasehold.cli.program import app
-from leasehold.doctor.findings import Finding
+from leasehold.doctor.rules import Finding
 from scheduler.model.events import Event
 from scheduler.model.waits import Waits
 from scheduler.store.opening import open_store
@@ -211,7 +211,7 @@ def test_events_are_wrapped_at_the_width_of_the_terminal(database: str, monkeypa
 def test_errors_and_findings_are_wrapped_at_the_width_of_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("leasehold.cli.failures.find_width", lambda _stream: 40)
+    monkeypatch.setattr("leasehold.cli.output.find_width", lambda _stream: 40)
     monkeypatch.setattr("leasehold.cli.doctor.find_width", lambda: 60)
     print_error("no stack runs here or in a folder above: start one with `leasehold up`")
     text = "no append-only file: a restart costs delays"

@@ -26,7 +26,7 @@ from leasehold.process_identity import (
     send_signal,
 )
 from leasehold.stack import Stack, StackError
-from leasehold.stack.folder import StackFolder
+from leasehold.stack.embedded import StackFolder
 from leasehold.stack.reaper import end_groups
 from scheduler.store.migrating import migrate
 from testbed.guarding import Guarded

@@ -11,8 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as some
 
-from leasehold.cli.output import _list_lines
-from leasehold.cli.tables import Cell, Column, fit
+from leasehold.cli.output import Cell, Column, _list_lines, fit
 from scheduler.model import transitions
 from scheduler.model.waits import Reason, Waits
 from scheduler.protocol.states import PHASES, SLOT_STATES

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from leasehold.cli.failures import explain
+from leasehold.cli.output import explain
 from leasehold.stack import Stack, StackError
 from leasehold.stack.process_logs import find_last_warning
 from testbed.guarding import Guarded

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.agent.own_stack import find_own_key
+from leasehold.agent.commands import find_own_key
 from leasehold.client.discovery import URL_VARIABLE, RunningStack
 from scheduler.operations.principals import add_principal
 from scheduler.protocol.names import OWN_STACK_VARIABLE
@@ -16,7 +16,7 @@ from scheduler.store.opening import open_store
 def stack(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningStack:
     """A running stack with a Redis of its own."""
     found = RunningStack(tmp_path, 1, "running", "redis://x", sqlite_url, environment={OWN_STACK_VARIABLE: "1"})
-    monkeypatch.setattr("leasehold.agent.own_stack.find_running", lambda: found)
+    monkeypatch.setattr("leasehold.agent.commands.find_running", lambda: found)
     monkeypatch.delenv(URL_VARIABLE, raising=False)
     return found
 

@@ -13,8 +13,8 @@ from leasehold import NoStack
 from leasehold.client.discovery import Address, find_address, find_running
 from leasehold.process_identity import ProcessIdentity
 from leasehold.stack import Stack, StackError
-from leasehold.stack.folder import AlreadyRunningError, StackFolder
-from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
+from leasehold.stack.embedded import AlreadyRunningError, StackFolder
+from leasehold.stack.programs import ProcfileError, find_procfile, read_procfile
 from leasehold.stack.reaper import read_processes
 from scheduler.protocol.names import QUEUE_NAMES
 from tests.cli.conftest import Run

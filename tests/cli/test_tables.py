@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.segment import Segment
 
-from leasehold.cli.tables import Column, Grid
+from leasehold.cli.output import Column, Grid
 from scheduler.model.waits import Waits
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run

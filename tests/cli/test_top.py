@@ -20,9 +20,8 @@ from rich.text import Text
 from leasehold import Client
 from leasehold.client.redis.transport import RequestTransport
 from leasehold.errors import Unavailable
-from leasehold.top.counts import PoolCounts
 from leasehold.top.draw import draw
-from leasehold.top.figures import Figures, Reader
+from leasehold.top.figures import Figures, PoolCounts, Reader
 from leasehold.top.screen import ENTER, LEAVE
 from scheduler.model.events import Event
 from scheduler.model.runs import RunState

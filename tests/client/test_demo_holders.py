@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold import Client
-from leasehold.demo.holders import Holders
-from leasehold.demo.stretch import Stretch
+from leasehold.demo.run import Holders, Stretch
 from scheduler.simulation.workload import Job
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept

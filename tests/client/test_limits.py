@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from leasehold.agent.enforcer import LOOK_SECONDS, UNKNOWN_SECONDS, Affinity, Cgroups, Enforcer, find_limits
-from leasehold.agent.processes import list_tree, read_notes, write_note
+from leasehold.agent.enforcer import (
+    LOOK_SECONDS,
+    UNKNOWN_SECONDS,
+    Affinity,
+    Cgroups,
+    Enforcer,
+    find_limits,
+    list_tree,
+    read_notes,
+    write_note,
+)
 from leasehold.client.models import Hosted
 from leasehold.process_identity import find_start
 from testbed.guarding import Guarded

@@ -8,7 +8,7 @@ import pytest
 
 from leasehold.client.loop_client import LoopClient
 from leasehold.client.models import Command, Reservation
-from leasehold.console.command_card import MOST_OUTPUTS, MOST_RUNS, make_card
+from leasehold.console.pages.reservation import MOST_OUTPUTS, MOST_RUNS, make_card
 from leasehold.errors import Fault, LeaseholdError, NotAnswered, Refused, Unavailable
 from scheduler.model.runs import RunState
 from scheduler.ports import StoredPrincipal

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from leasehold.console.alerts import find_alerts, find_exceeded
+from leasehold.console.pages.doctor import find_alerts, find_exceeded
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.view import Row, View
 from scheduler.view.connection import make_redis

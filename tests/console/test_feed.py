@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import redis
 
-from leasehold.web.feed import EMIT_SECONDS, Changed, Feed
-from leasehold.web.followed_view import FollowedView
+from leasehold.web.feed import EMIT_SECONDS, Changed, Feed, FollowedView
 from leasehold.web.server_sent import MOST_WAITING, Subscriber, encode_event
 from scheduler.model.view import Gone
 from scheduler.view.redis_view_cache import RedisViewCache

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.web.followed_view import CHANGES, GarbageKeeper
+from leasehold.web.feed import CHANGES, GarbageKeeper
 
 
 class Node:

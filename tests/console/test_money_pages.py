@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from leasehold.console.fleet_table import SlotLife, describe_life
+from leasehold.console.pages.fleet import SlotLife, describe_life
 from leasehold.console.pages.money import make_curve
 from leasehold.console.pages.offers import make_curve as draw_prices
 from scheduler.model.costs import HOUR, Cost, begin_of_hour

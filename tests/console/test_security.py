@@ -11,8 +11,7 @@ from starlette.routing import Route
 
 from leasehold.console.pages import PAGES
 from leasehold.web.entrance import MOST_BODY, POLICY
-from leasehold.web.gate import MOST_FAILURES
-from leasehold.web.sessions import SESSION_SECONDS, issue_cookie, make_binding
+from leasehold.web.gate import MOST_FAILURES, SESSION_SECONDS, issue_cookie, make_binding
 from leasehold.web.token_file import TokenFileError, read_token, write_token
 from scheduler.model.principals import WORKER
 from scheduler.ports import StoreUnavailableError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leasehold.doctor.cloud import look_at_cloud
-from leasehold.doctor.findings import Finding
+from leasehold.doctor.rules import Finding
 from leasehold.texts.change_commands import format_toml
 from scheduler.model.rules import Rules
 from scheduler.ports import CloudError, LaunchOrder

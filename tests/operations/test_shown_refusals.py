@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from leasehold.texts.event_sentences import describe_event
+from leasehold.texts.values import describe_event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.slots import Slot
 from scheduler.operations.explain import describe_conditions, explain

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.texts.event_sentences import describe_event
+from leasehold.texts.values import describe_event
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Relevel
 from scheduler.model.view import View

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from leasehold.liveness import PROCESSES
-from leasehold.stack.procfile import read_procfile
+from leasehold.stack.programs import read_procfile
 from scheduler.model.validation import Document, parse_duration
 from scheduler.protocol.names import QUEUE_NAMES
 from tests.ops.test_metrics_page import read_table

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from leasehold.doctor.examination import run_bounded
-from leasehold.doctor.findings import Finding, ok
 from leasehold.doctor.rules import (
+    Finding,
     judge_access,
     judge_celery,
     judge_clock,
@@ -25,6 +25,7 @@ from leasehold.doctor.rules import (
     judge_ticks,
     judge_unread,
     list_outcomes,
+    ok,
 )
 from scheduler.ports import ClusterRow, Remembered
 from scheduler.protocol.clock import ProcessOffset

@@ -13,9 +13,8 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from leasehold.doctor import examination
-from leasehold.doctor.database import WRITES, look_at_database
-from leasehold.doctor.findings import Finding
-from leasehold.doctor.rules import judge_ticks
+from leasehold.doctor.examination import WRITES, look_at_database
+from leasehold.doctor.rules import Finding, judge_ticks
 from scheduler.store.opening import PROBE_CHARACTERS, try_write
 from testbed.guarding import Guarded
 from testbed.postgresql_server import PostgresServer

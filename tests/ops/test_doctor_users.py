@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.doctor.broker import look_at_redis
-from leasehold.doctor.findings import Finding
+from leasehold.doctor.examination import look_at_redis
+from leasehold.doctor.rules import Finding
 from scheduler.view.connection import make_redis
 from testbed.servers import redis_server, redis_url
 from tests.redis_roles import RedisWithRoles

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from leasehold.stack.procfile import find_procfile, read_procfile
+from leasehold.stack.programs import find_procfile, read_procfile
 from leasehold.web.http_protocol import MOST_FILES
 from tests.ci_rules import NO_SYSTEMD
 

@@ -6,8 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from leasehold.demo.run import report
-from leasehold.demo.show import Summary
+from leasehold.demo.run import Summary, report
 from scheduler.model.costs import Cost
 from scheduler.operations.costs import add_up
 

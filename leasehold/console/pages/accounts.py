@@ -24,7 +24,6 @@ SPANS: Final = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": DAY, "7d": 7 * DAY}
 MOST_POINTS: Final = 1500
 """The most points of one curve: more cannot be seen."""
 MOST_PREEMPTIONS: Final = 50
-_READ_EVENTS: Final = 2000
 
 
 async def show_accounts(request: Request) -> Response:
@@ -99,7 +98,7 @@ def find_preemptions(store: Store, account: str | None) -> list[EventRow]:
     return only the preemptions that this account pays for; None: return all.
     """
     found = []
-    for event in reversed(store.read_events(EventFilter(newest=True, limit=_READ_EVENTS))):
+    for event in reversed(store.read_events(EventFilter(newest=True, limit=2000))):
         if "by" in event.detail:
             if account is None or event.detail.get("account") == account:
                 found.append(event)

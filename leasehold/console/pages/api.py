@@ -3,7 +3,7 @@ that may read the document may read the page.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -199,16 +199,13 @@ def _describe_kind(kind: str, schema: Schema) -> Markup:
         case "array" if schema.get("items"):
             return Markup("array of ") + describe_type(schema["items"])
         case "object" if schema.get("properties"):
-            fields = [Markup("<code>{}</code>: {}").format(*each) for each in _describe_fields(schema)]
+            properties = schema["properties"].items()
+            fields = [Markup("<code>{}</code>: {}").format(name, describe_type(each)) for name, each in properties]
             return Markup("object with ") + Markup("; ").join(fields)
         case "object" if isinstance(schema.get("additionalProperties"), dict):
             return Markup("object of ") + describe_type(schema["additionalProperties"])
         case _:
             return Markup("{}").format(kind)
-
-
-def _describe_fields(schema: Schema) -> Iterable[tuple[str, Markup]]:
-    return ((name, describe_type(each)) for name, each in schema["properties"].items())
 
 
 def _show_text(text: str) -> Markup:

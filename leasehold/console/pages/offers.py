@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leasehold.console.alerts import HOLDS
 from leasehold.console.page import Page, backend, caller, render
+from leasehold.console.pages.doctor import HOLDS
 from leasehold.web.money import read_offers
 from scheduler.model.market import PriceChange
 from scheduler.operations.rules.offers import Offer

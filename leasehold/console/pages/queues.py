@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leasehold.console.history import read_strips
-from leasehold.console.page import Page, backend, caller, read_tick, render
+from leasehold.console.page import Page, backend, caller, keep, read_tick, render
 from leasehold.errors import Unavailable
 from scheduler.ports import ViewUnavailableError
 from scheduler.protocol.clock import ProcessOffset
@@ -19,6 +19,7 @@ from scheduler.view.redis_clock import RedisClock
 from workers.clock_watch import ClockWatch
 from workers.queue_watch import QueueWatch, WaitingMessages
 from workers.setting_types import reveal
+from workers.settings import Settings
 
 PURPOSES: Final = {
     "reservations": "requests of producers, holders, hosts and operators",
@@ -39,7 +40,8 @@ async def show_queues(request: Request) -> Response:
     processes: list[ProcessOffset] = []
     problem = ""
     try:
-        queues, processes = await services.feed.unless_silent(services.run(_reader(request).read))
+        reader = keep(request, "queue_reader", lambda: _QueueReader(services.settings))
+        queues, processes = await services.feed.unless_silent(services.run(reader.read))
     except (ViewUnavailableError, Unavailable) as error:
         problem = str(error)
     template = "queues_part.html" if request.headers.get("hx-target") == "queues" else "queues.html"
@@ -63,9 +65,12 @@ class _QueueReader:
     (`console.queues_url`).
     """
 
-    def __init__(self, broker_url: str, view_url: str, prefix: str) -> None:
-        view = make_redis(view_url)
-        broker, clock = view if broker_url == view_url else make_redis(broker_url), RedisClock(view, prefix)
+    def __init__(self, settings: Settings) -> None:
+        url = reveal(settings.console.queues_url) if settings.console.queues_url else settings.broker_url
+        # The user of the queues may read the clocks of the processes too, if it is on the Redis of the view.
+        view_url = url if settings.view_url == settings.broker_url else settings.view_url
+        view, prefix = make_redis(view_url or ""), settings.view.prefix
+        broker, clock = view if url == view_url else make_redis(url or ""), RedisClock(view, prefix)
         self._queues, self._clocks = QueueWatch(broker, clock.now), ClockWatch(view, prefix, clock, "console")
 
     def read(self) -> tuple[dict[str, WaitingMessages], list[ProcessOffset]]:
@@ -73,18 +78,6 @@ class _QueueReader:
         Redis does not answer.
         """
         return self._queues.read(), sorted(self._clocks.read(), key=lambda each: (each.process, each.host))
-
-
-def _reader(request: Request) -> _QueueReader:
-    state = request.app.state
-    if not hasattr(state, "queue_reader"):
-        settings = backend(request).settings
-        url = reveal(settings.console.queues_url) if settings.console.queues_url else settings.broker_url
-        # The user of the queues may read the clocks of the processes too, if it is on the Redis of the view.
-        view = url if settings.view_url == settings.broker_url else settings.view_url
-        state.queue_reader = _QueueReader(url or "", view or "", settings.view.prefix)
-    found: _QueueReader = state.queue_reader
-    return found
 
 
 PAGE: Final = Page("queues", "Queues", "/queues", 40, [Route("/queues", show_queues)])

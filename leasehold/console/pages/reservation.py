@@ -2,6 +2,8 @@
 command with the end of the output.
 """
 
+import hashlib
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -14,10 +16,9 @@ from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.core.commands import AccountFields
-from leasehold.client.models import Explanation, Reservation
+from leasehold.client.models import Command, Execution, Explanation, Reservation
 from leasehold.client.redis.reader import join_machines
 from leasehold.client.rules import RulesApplied
-from leasehold.console.command_card import describe_command_state, has_failed, make_card
 from leasehold.console.page import (
     CORES,
     Outcome,
@@ -27,7 +28,6 @@ from leasehold.console.page import (
     change,
     format_span,
     make_rows,
-    needs,
     read_form,
     read_waits,
     render,
@@ -36,18 +36,82 @@ from leasehold.console.pages.reservations import read_number
 from leasehold.console.reservation_list import describe_resources, describe_wish, find_span
 from leasehold.errors import NotAnswered, Refused, Unavailable
 from leasehold.texts.change_commands import describe_loss, format_commands, list_undo_commands
-from leasehold.web.caller import Caller
+from leasehold.web.caller import Caller, needs
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation as StoredReservation
 from scheduler.model.rules import merge_rules
-from scheduler.model.runs import name_end
+from scheduler.model.runs import RunState, describe_run, name_end
 from scheduler.model.transitions import ENDED
 from scheduler.operations.rules.history import describe_history
 from scheduler.ports import EventFilter
 from scheduler.protocol.forecasts import describe_eta
 from scheduler.protocol.verbs import KEY_VERBS
 
-MOST_EVENTS: Final = 500
+MOST_RUNS: Final = 20
+MOST_OUTPUTS: Final = 4
+"""The most outputs that the page shows. Each may have 8 KiB."""
+
+
+@dataclass(frozen=True)
+class CommandCard:
+    """The command of a reservation as the page shows it. `line`: its arguments as a line for a shell. `facts`: names
+    and texts of its other fields. `runs`: the newest runs first; `older`: how many more there are. `outputs`: the last
+    run of each component that has output, failed ones first; `quiet`: how many more there are. `tag` changes when any
+    of this does.
+    """
+
+    line: str
+    facts: dict[str, str]
+    runs: tuple[Execution, ...]
+    older: int
+    outputs: tuple[Execution, ...]
+    quiet: int
+    tag: str
+
+
+def make_card(found: Command, run: RunState) -> CommandCard:
+    """Return the command as the page shows it. `run`: the state of the command in the row, which may be older."""
+    runs = found.executions[::-1]
+    # The runs are in their order, so the last one of a component replaces the ones before.
+    outputs = [each for each in {each.component: each for each in found.executions}.values() if each.tail]
+    outputs.sort(key=lambda each: not has_failed(each))
+    return CommandCard(
+        line=shlex.join(map(str, found.run.get("argv", ()))),
+        facts=_list_facts(found.run),
+        runs=runs[:MOST_RUNS],
+        older=max(0, len(runs) - MOST_RUNS),
+        outputs=tuple(outputs[:MOST_OUTPUTS]),
+        quiet=max(0, len(outputs) - MOST_OUTPUTS),
+        tag=hashlib.blake2s(msgspec.json.encode((found, run)), digest_size=8).hexdigest(),
+    )
+
+
+def has_failed(run: Execution) -> bool:
+    """Return whether a run has ended otherwise than with the exit code 0."""
+    return run.state == "ended" and (run.why, run.exit_code) != ("exited", 0)
+
+
+def _list_facts(run: dict[str, Any]) -> dict[str, str]:
+    facts = {
+        "Image": run.get("image"),
+        "Working directory": run.get("cwd"),
+        "User": run.get("user"),
+        "Released by": "any exit code" if run.get("on_exit") == "release" else None,
+        "Environment (values are hidden)": ", ".join(run.get("env") or ()),
+    }
+    return {name: str(value) for name, value in facts.items() if value}
+
+
+def describe_command_state(run: RunState) -> str:
+    """Return the state of a command as a sentence."""
+    if run.state == "waiting":
+        return "No host has started it."
+    if run.state == "running":
+        return "It runs."
+    text = describe_run(run) or "it has ended, and no host has reported how"
+    return f"{text[0].upper()}{text[1:]}."
+
+
 MOST_SLOTS: Final = 3
 """The most slots that the headline names."""
 SEARCH_SECONDS: Final = 10.0
@@ -75,6 +139,7 @@ async def show_reservation(request: Request) -> Response:
     feed = backend(request).feed
     with feed.lock:
         slots = [feed.view.slots.get(lease.slot) for lease in row.leases]
+    stored = await _find_stored(request, name)
     return render(
         request,
         "reservation_course.html" if is_part else "reservation.html",
@@ -82,7 +147,7 @@ async def show_reservation(request: Request) -> Response:
         is_part=is_part,
         revision=revision,
         row=row,
-        document=_format_request(row),
+        document=msgspec.json.format(msgspec.json.encode(row.request), indent=2).decode(),
         headline=describe_state(row, wait, now),
         wish=describe_wish(row.request),
         describe_resources=describe_resources,
@@ -98,7 +163,7 @@ async def show_reservation(request: Request) -> Response:
         lost=lost,
         is_over=row.phase in ENDED,
         run_sentence=None if row.run is None else describe_command_state(row.run),
-        refusals=_find_refusals(sender, await _find_stored(request, name)),
+        refusals={verb: sender.find_refusal(verb) or _find_foreign(sender, verb, stored) for verb in VERBS},
     )
 
 
@@ -164,13 +229,6 @@ async def _find_stored(request: Request, name: str) -> StoredReservation | None:
     await feed.refresh()
     with feed.lock:
         return feed.view.reservations.get(name)
-
-
-def _find_refusals(sender: Caller, stored: StoredReservation | None) -> dict[str, str | None]:
-    """Return for each of VERBS a sentence that explains why a worker would refuse this verb from this caller; None if
-    no reason is known. The worker checks the request again. `stored`: the row of the reservation; None: not known.
-    """
-    return {verb: sender.find_refusal(verb) or _find_foreign(sender, verb, stored) for verb in VERBS}
 
 
 def _find_foreign(sender: Caller, verb: str, stored: StoredReservation | None) -> str | None:
@@ -378,7 +436,7 @@ async def _carry_out(request: Request) -> Response:
             case "cancel":
                 return await client.cancel(name, reason="cancelled in the console")
             case "suspend":
-                return await client.suspend(name, await _find_token(request, name))
+                return await client.suspend(name, (await _find(request, name)).token or None)
             case "resume":
                 return await client.resume(name)
             case "rerun":
@@ -425,21 +483,13 @@ def _find_known(request: Request, name: str) -> Reservation | None:
         return join_machines(row, feed.view.slots).row
 
 
-async def _find_token(request: Request, name: str) -> int | None:
-    return (await _find(request, name)).token or None
-
-
 async def _read_events(request: Request, name: str) -> tuple[list[Any], bool]:
     services = backend(request)
-    wanted = EventFilter(reservation=name, newest=True, limit=MOST_EVENTS)
+    wanted = EventFilter(reservation=name, newest=True, limit=500)
     try:
         return await services.run(services.store.read_events, wanted), False
     except Unavailable:
         return [], True
-
-
-def _format_request(row: Reservation) -> str:
-    return msgspec.json.format(msgspec.json.encode(row.request), indent=2).decode()
 
 
 PAGE: Final = Page(
@@ -546,7 +596,8 @@ def describe_action(document: Mapping[str, Any]) -> Described:
         case "priority":
             text = f"set the priority of {value['reservation']} to {value['priority']:g}"
         case "account":
-            text = f"change the account {value['id']}: {msgspec.json.encode(_without_id(value)).decode()}"
+            rest = {key: each for key, each in value.items() if key != "id"}
+            text = f"change the account {value['id']}: {msgspec.json.encode(rest).decode()}"
         case "slot":
             text = f"add the host {value.get('id', '')} (a host registers itself)"
         case _:
@@ -566,10 +617,6 @@ async def _change_rules(client: AsyncClient, config: Mapping[str, Any]) -> objec
 async def _suspend(client: AsyncClient, name: str) -> object:
     row = await client.get(name)
     return await client.suspend(name, row.token or None if row else None)
-
-
-def _without_id(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: each for key, each in value.items() if key != "id"}
 
 
 _ACCOUNT_FIELDS = frozenset(AccountFields.__annotations__)

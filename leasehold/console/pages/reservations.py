@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
-from leasehold.console.page import Outcome, Page, backend, caller, change, needs, read_form, read_waits, render, url
+from leasehold.console.page import Outcome, Page, backend, caller, change, read_form, read_waits, render, url
 from leasehold.console.reservation_list import (
     COLUMNS,
     COMPLETED,
@@ -33,8 +33,8 @@ from leasehold.console.reservation_list import (
     list_page,
     read_filter,
 )
-from leasehold.web.feed import Changed, Feed
-from leasehold.web.followed_view import FollowedView
+from leasehold.web.caller import needs
+from leasehold.web.feed import Changed, Feed, FollowedView
 from leasehold.web.server_sent import encode_event
 from scheduler.model.reservations import is_over
 from scheduler.model.transitions import ENDED

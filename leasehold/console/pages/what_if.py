@@ -15,9 +15,10 @@ from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.rules import RulesApplied
-from leasehold.console.page import Page, backend, caller, change, needs, read_form, render
+from leasehold.console.page import Page, backend, caller, change, read_form, render
 from leasehold.errors import Refused
 from leasehold.texts.change_commands import format_toml
+from leasehold.web.caller import needs
 from scheduler.model.input_texts import parse_toml
 from scheduler.simulation.runner import DECIMALS_FOR_PEOPLE, format_decision, tidy
 
