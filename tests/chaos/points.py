@@ -16,11 +16,7 @@ from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 
 BatchPoint = Literal[
-    "before_batch_stored",
-    "before_batch_call",
-    "after_batch_call",
-    "within_partial_answer",
-    "after_batch_recorded",
+    "before_batch_stored", "before_batch_call", "after_batch_call", "within_partial_answer", "after_batch_recorded"
 ]
 PowerPoint = Literal[
     "before_power_sent",

@@ -18,13 +18,7 @@ from leasehold.client.models import LeaseKey
 from leasehold.work.command import HostIdentity, Signer
 from leasehold.work.ports import Taken
 from leasehold.work.runner import Runner
-from scheduler.protocol.heartbeats import (
-    LONGEST_BEAT_SECONDS,
-    Heartbeat,
-    find_beat,
-    is_heartbeat_of,
-    read_heartbeat,
-)
+from scheduler.protocol.heartbeats import LONGEST_BEAT_SECONDS, Heartbeat, find_beat, is_heartbeat_of, read_heartbeat
 from scheduler.protocol.signing import make_key, read_key
 from testbed.processes import wait_for
 from tests.client.intake import Document, FakeIntake

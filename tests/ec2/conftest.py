@@ -168,11 +168,7 @@ def some_rules(ec2: dict[str, Any] | None = None, **pool: object) -> Rules:
 def an_order(number: int = 1, **changes: object) -> LaunchOrder:
     """Return the order to launch slot `linux-NUMBER`."""
     order = LaunchOrder(
-        slot=f"linux-{number}",
-        pool="linux",
-        launch_id=f"launch-{number}",
-        generation=1,
-        offerings=("c5.large",),
+        slot=f"linux-{number}", pool="linux", launch_id=f"launch-{number}", generation=1, offerings=("c5.large",)
     )
     if "offering" in changes:
         key = changes.pop("offering")

@@ -262,10 +262,7 @@ def test_a_machine_that_two_pages_list_is_swept_once(
             {"Code": "Client.InternalError", "Message": "Client error on launch"},
             ("Client.InternalError: Client error on launch", None, None),
         ),
-        (
-            {"Code": "Client.UserInitiatedShutdown", "Message": ""},
-            ("Client.UserInitiatedShutdown: ", None, None),
-        ),
+        ({"Code": "Client.UserInitiatedShutdown", "Message": ""}, ("Client.UserInitiatedShutdown: ", None, None)),
         ({"Code": "", "Message": ""}, ("", None, None)),
         (None, ("", None, None)),
     ],

@@ -34,7 +34,7 @@ RULES: Final[dict[str, Any]] = {
             "offerings": [{"name": name, "price": price} for name, price in PRICES.items()],
             "ec2": {"image": IMAGE},
         }
-    },
+    }
 }
 ORPHAN_SECONDS: Final = 4.0
 MOST_GIB: Final = 16384

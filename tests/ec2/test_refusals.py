@@ -75,10 +75,7 @@ NO_ADDRESS = "InsufficientFreeAddressesInSubnet"
         ),
         (
             [("a", "s1", "NobodyKnowsThisCode"), ("a", "s2", "NobodyKnowsThisCode"), ("b", "s1", NONE_LEFT)],
-            [
-                a_refusal("b", NONE_LEFT, "capacity", place="s1"),
-                a_refusal("a", "NobodyKnowsThisCode", "misconfigured"),
-            ],
+            [a_refusal("b", NONE_LEFT, "capacity", place="s1"), a_refusal("a", "NobodyKnowsThisCode", "misconfigured")],
         ),
         ([("a", "s1", "UnauthorizedOperation")], [a_refusal("a", "UnauthorizedOperation", "auth", place="s1")]),
         (

@@ -23,16 +23,7 @@ from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.commit import PlannedRules
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.tick.tick import Ticked, tick
-from scheduler.ports import (
-    CloudError,
-    EventFilter,
-    LaunchAnswer,
-    LaunchOrder,
-    OutboxMessage,
-    Place,
-    Refusal,
-    Store,
-)
+from scheduler.ports import CloudError, EventFilter, LaunchAnswer, LaunchOrder, OutboxMessage, Place, Refusal, Store
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import (
     InMemoryRedis,

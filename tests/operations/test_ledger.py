@@ -152,9 +152,7 @@ STEPS = st.tuples(
 
 @given(steps=st.lists(STEPS, max_size=30))
 @example([("linux-1", 0.0, 0), ("linux-1", 0.0, 0), ("linux-1", 0.0, 3), ("linux-1", 0.0, 5), ("linux-1", 0.25, 2)])
-def test_the_ledger_has_every_second_of_every_machine_once(
-    steps: list[tuple[str, float, int]],
-) -> None:
+def test_the_ledger_has_every_second_of_every_machine_once(steps: list[tuple[str, float, int]]) -> None:
     lives, before = Lives(), dict[CostKey, float]()
     for name, seconds, choice in steps:
         lives.wait(seconds)

@@ -324,8 +324,7 @@ def test_a_check_and_a_tick_at_once_lose_no_update(rivals: Rivals) -> None:
         (_, (name, launch_id)) = tasks[0]
         assert launch(rivals.second.ports, launch_id, name) == "success"
         results = race(
-            partial(check, rivals.second.ports, [name]),
-            partial(tick, rivals.first.ports, rivals.first.leader),
+            partial(check, rivals.second.ports, [name]), partial(tick, rivals.first.ports, rivals.first.leader)
         )
         assert not [each for each in results if isinstance(each, Exception)]
         tick(rivals.first.ports, rivals.first.leader)

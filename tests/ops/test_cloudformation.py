@@ -41,12 +41,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..SQS..QueuePo
 ROOT: Final = Path(__file__).parents[2]
 FILE: Final = ROOT / "compose" / "cloudformation.yaml"
 ACCOUNT: Final = "123456789012"
-VALUES: Final = {
-    "Cluster": "leasehold",
-    "AWS::Partition": "aws",
-    "AWS::Region": "us-east-1",
-    "AWS::AccountId": ACCOUNT,
-}
+VALUES: Final = {"Cluster": "leasehold", "AWS::Partition": "aws", "AWS::Region": "us-east-1", "AWS::AccountId": ACCOUNT}
 ROLES: Final = ("machine", "host", "launch", "look", "terminate")
 
 

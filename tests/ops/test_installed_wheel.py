@@ -23,10 +23,7 @@ from tests.ci_rules import NO_INDEX
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 # pip installs a hundred packages, and a stack starts.
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(find_redis_server() is None, reason=NO_SERVER),
-]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(find_redis_server() is None, reason=NO_SERVER)]
 ROOT: Final = Path(__file__).parents[2]
 MINORS: Final = range(11, 16)
 START_SECONDS: Final = 240.0

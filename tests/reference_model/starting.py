@@ -3,14 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from tests.reference_model.healing import is_configured
-from tests.reference_model.launching import (
-    Offer,
-    choose_eligible,
-    find_refusal,
-    is_limited,
-    list_offers,
-    own_offer,
-)
+from tests.reference_model.launching import Offer, choose_eligible, find_refusal, is_limited, list_offers, own_offer
 from tests.reference_model.picture import Picture, Site
 from tests.reference_model.replacing import is_too_old
 

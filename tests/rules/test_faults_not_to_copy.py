@@ -1,17 +1,6 @@
 """Faults of the autoscaler that are not copied: a regression test for each."""
 
-from tests.rules.playing import (
-    a_holder,
-    a_pool,
-    a_scenario,
-    a_slot,
-    act,
-    play_out,
-    reported,
-    submit,
-    tick,
-    ticks,
-)
+from tests.rules.playing import a_holder, a_pool, a_scenario, a_slot, act, play_out, reported, submit, tick, ticks
 
 OTHER = "aarch64-linux"
 
@@ -67,10 +56,7 @@ def test_an_interrupted_slot_that_boots_is_stopped_and_replaced_at_once() -> Non
 def test_a_reservation_on_a_vanished_slot_fails_in_the_next_tick() -> None:
     """In the autoscaler, it stays leased until it expires."""
     assert reported(
-        act(0, "remove", "linux-1"),
-        tick(0),
-        slots=[a_slot("linux-1", "ready", "r1")],
-        reservations=[a_holder("r1")],
+        act(0, "remove", "linux-1"), tick(0), slots=[a_slot("linux-1", "ready", "r1")], reservations=[a_holder("r1")]
     ) == [["fail r1 slot_gone"]]
 
 

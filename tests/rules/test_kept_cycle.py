@@ -56,12 +56,7 @@ class Ticks:
 def _hold(name: str, slot: str = "linux-1", **changes: Any) -> Reservation:
     resources = changes.get("resources", {})
     return a_reservation(
-        name,
-        phase="leased",
-        leased_at=NOW,
-        confirmed_at=NOW,
-        leases=(a_lease(slot, resources=resources),),
-        **changes,
+        name, phase="leased", leased_at=NOW, confirmed_at=NOW, leases=(a_lease(slot, resources=resources),), **changes
     )
 
 

@@ -166,12 +166,7 @@ class TestRecentWrites:
 
     @pytest.mark.parametrize(
         ("keys", "versions", "has"),
-        [
-            (["s-1", "s-2"], 3, True),
-            (["s-2"], 2, True),
-            (["s-1", "s-2"], 4, False),
-            (["s-1", "s-3"], 3, False),
-        ],
+        [(["s-1", "s-2"], 3, True), (["s-2"], 2, True), (["s-1", "s-2"], 4, False), (["s-1", "s-3"], 3, False)],
     )
     def test_a_group_is_known_if_each_row_is(self, keys: list[str], versions: int, has: Any) -> None:
         writes = RecentWrites()

@@ -93,11 +93,7 @@ class TestStatements:
         looked_up: list[Executable] = [statement for kind in kinds for statement in (kind.load, kind.find, kind.forget)]
         looked_up += [kind.delete.statement() for kind in kinds]
         looked_up += [statements.leases.load, statements.leases.forget, statements.leases.on_slots]
-        looked_up += [
-            statements.leases.confirm.statement(),
-            statements.find_answers,
-            statements.delete_outgoing,
-        ]
+        looked_up += [statements.leases.confirm.statement(), statements.find_answers, statements.delete_outgoing]
         for statement in looked_up:
             scanned = [line for line in explain_plan(sqlite, statement) if line.startswith("SCAN")]
             assert all(line.split()[1] in {"items", "ids", "rows"} for line in scanned), scanned
@@ -309,10 +305,7 @@ class TestErrors:
 
     @pytest.mark.parametrize(
         ("pragma", "line"),
-        [
-            ("max_page_count = 40", "the disk is full"),
-            ("query_only = ON", "the database is read-only"),
-        ],
+        [("max_page_count = 40", "the disk is full"), ("query_only = ON", "the database is read-only")],
     )
     def test_a_database_that_takes_no_more(self, path: Path, sqlite: SqlStore, pragma: str, line: str) -> None:
         (slot,) = save(sqlite, a_slot("kept-1"))

@@ -49,13 +49,7 @@ def reservation_at(version: int, name: str = "r1", **changes: object) -> Reserva
 def hold_at(version: int, name: str = "linux/quota/spot") -> Hold:
     """A launch back-off at this version."""
     return Hold(
-        version=version,
-        marked_at=NOW + version,
-        id=name,
-        pool="linux",
-        kind="quota",
-        refused_at=NOW,
-        until=NOW + 60,
+        version=version, marked_at=NOW + version, id=name, pool="linux", kind="quota", refused_at=NOW, until=NOW + 60
     )
 
 

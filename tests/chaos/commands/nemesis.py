@@ -66,10 +66,7 @@ class CommandNemesis(Nemesis):
     """Injects faults of hosts and of the stack. `stop_seconds`: how long the processes of hosts are stopped."""
 
     weights = {**HOST_FAULTS, **STACK_FAULTS}
-    needed: Mapping[str, Sequence[tuple[Point, Order]]] = {
-        **dict.fromkeys(HOST_FAULTS, ()),
-        "fence": NEEDED["fence"],
-    }
+    needed: Mapping[str, Sequence[tuple[Point, Order]]] = {**dict.fromkeys(HOST_FAULTS, ()), "fence": NEEDED["fence"]}
     pause_seconds = (0.3, 1.2)
     clock_shifts = (-90, -45, 0, 45, 90)
 

@@ -78,11 +78,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ["0 assign r1 lab-1 lab-1 lab-1 lab-1"],
     ),
     "what a release leaves is granted in that instant": (
-        a_lab(
-            submitted(0, an_application("r1", 2), an_application("r2", 1, 2)),
-            {"at": 5, "release": "r1"},
-            slots=[3],
-        ),
+        a_lab(submitted(0, an_application("r1", 2), an_application("r2", 1, 2)), {"at": 5, "release": "r1"}, slots=[3]),
         [
             "0 assign r1 lab-1 lab-1",
             "0 assign r2 lab-1",
@@ -145,12 +141,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             ],
             scheduler={"preemption": False},
         ),
-        [
-            "1 assign r2 lab-1",
-            "1 revoke low more lab-2 reclaimed",
-            "1 assign r3 lab-2",
-            "1 grant r2 more lab-2 room",
-        ],
+        ["1 assign r2 lab-1", "1 revoke low more lab-2 reclaimed", "1 assign r3 lab-2", "1 grant r2 more lab-2 room"],
     ),
     "malleable reclaims nothing": (
         a_lab(
@@ -236,11 +227,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ["0 assign old lab-1 lab-1 lab-1 lab-1 lab-1", "1 assign one lab-1"],
     ),
     "only elastic instances that are in the way are reclaimed, and none moves": (
-        a_lab(
-            submitted(0, an_application("r1", 1, 6)),
-            submitted(1, an_application("r2", 1, units=3)),
-            slots=[4, 4],
-        ),
+        a_lab(submitted(0, an_application("r1", 1, 6)), submitted(1, an_application("r2", 1, units=3)), slots=[4, 4]),
         [
             "0 assign r1 lab-1",
             *(f"0 grant r1 more.{index} lab-1 room" for index in range(3)),

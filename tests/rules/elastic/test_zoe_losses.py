@@ -33,17 +33,9 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             act(5, "lose", "lab-2"),
             act(5, "lose", "lab-3"),
             more=2,
-            slots=[
-                *ON_THREE[:2],
-                on_slot("lab-3", 1, ("r1", "more.1")),
-                on_slot("lab-4", 1),
-            ],
+            slots=[*ON_THREE[:2], on_slot("lab-3", 1, ("r1", "more.1")), on_slot("lab-4", 1)],
         ),
-        [
-            "5 revoke r1 more.0 lab-2 slot_gone",
-            "5 revoke r1 more.1 lab-3 slot_gone",
-            "5 grant r1 more.0 lab-4 room",
-        ],
+        ["5 revoke r1 more.0 lab-2 slot_gone", "5 revoke r1 more.1 lab-3 slot_gone", "5 grant r1 more.0 lab-4 room"],
     ),
     "an elastic instance that is reported as dead is replaced by the next tick": (
         held_by_r1(act(5, "fail", {"reservation": "r1", "component": "more.0"})),
@@ -79,12 +71,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ],
     ),
     "an offline host loses its elastic instances": (
-        held_by_r1(
-            act(10, "seen", "lab-1"),
-            act(10, "seen", "lab-3"),
-            tick(11),
-            lab={"offline_timeout": 10.5},
-        ),
+        held_by_r1(act(10, "seen", "lab-1"), act(10, "seen", "lab-3"), tick(11), lab={"offline_timeout": 10.5}),
         ["11 revoke r1 more.0 lab-2 slot_offline", "11 grant r1 more.0 lab-3 room"],
     ),
     "a draining slot keeps its elastic instances until its drain timeout": (
@@ -213,12 +200,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ["5 revoke r1 more.1 lab-1 reclaimed", "6 revoke r1 more.0 lab-1 reclaimed"],
     ),
     "a claim whose slot drains ends": (
-        held_by_r1(
-            submitted(5, an_application("r2", 1)),
-            act(6, "drain", "lab-1"),
-            slots=FULL,
-            scheduler=GRACE,
-        ),
+        held_by_r1(submitted(5, an_application("r2", 1)), act(6, "drain", "lab-1"), slots=FULL, scheduler=GRACE),
         ["5 revoke r1 more.1 lab-1 reclaimed", "6 requeue r2 slot_draining"],
     ),
     "instances that take the slot of a worse one in its grace wait until it has ended": (
@@ -327,10 +309,7 @@ COUNTED: dict[str, tuple[Document, dict[str, tuple[int, dict[str, int]]]]] = {
         ),
         {"r1": (1, {"core": 1})},
     ),
-    "a notice counts no restart": (
-        held_by_r1(notice(5, "lab-2", 60), until=100, wakes=True),
-        {"r1": (0, {})},
-    ),
+    "a notice counts no restart": (held_by_r1(notice(5, "lab-2", 60), until=100, wakes=True), {"r1": (0, {})}),
     "the end of a host counts no restart of what it has to give back": (
         held_by_r1(submitted(5, an_application("r2", 1)), act(6, "lose", "lab-2"), slots=ON_THREE[:2], scheduler=GRACE),
         {"r1": (0, {}), "r2": (0, {})},

@@ -8,14 +8,7 @@ from tests.rules.playing import Cases, a_holder, a_slot, act, play_out, tick, ti
 CASES: Cases = {
     # ---- priority
     "c1 waits for a booting slot; c5 comes before it is ready": (
-        a_case(
-            c(1),
-            tick(0),
-            c(5, at=5),
-            *ticks(5, 10),
-            pool={"max_slots": 1},
-            cloud={"boot": 10},
-        ),
+        a_case(c(1), tick(0), c(5, at=5), *ticks(5, 10), pool={"max_slots": 1}, cloud={"boot": 10}),
         [
             ["launch linux-1 t1 demand", "c1 waits booting"],
             ["c5 waits booting", "c1 waits at_max_slots"],

@@ -33,13 +33,7 @@ DRAINS: Cases = {
         [[], [], ["terminate linux-1 drained"]],
     ),
     "it takes no new leases": (
-        a_scenario(
-            act(0, "drain", "linux-1"),
-            submit(0, "r2"),
-            tick(0),
-            pool={"max_leases_per_slot": 2},
-            **ON_ONE,
-        ),
+        a_scenario(act(0, "drain", "linux-1"), submit(0, "r2"), tick(0), pool={"max_leases_per_slot": 2}, **ON_ONE),
         [["launch linux-2 demand", "r2 waits booting"]],
     ),
     # for at least drain_timeout

@@ -2,18 +2,7 @@
 
 import pytest
 
-from tests.rules.playing import (
-    Cases,
-    Document,
-    a_holder,
-    a_scenario,
-    a_slot,
-    act,
-    play_out,
-    submit,
-    tick,
-    ticks,
-)
+from tests.rules.playing import Cases, Document, a_holder, a_scenario, a_slot, act, play_out, submit, tick, ticks
 
 HOSTS = {"hosts": {"system": "x86_64-linux", "provider": "static", "max_leases_per_slot": 100, "lease_ttl": 0}}
 AGAIN: Document = {"restart_policy": "on_failure"}

@@ -189,13 +189,7 @@ CASES: Cases = {
         [["requeue r1 slot_interrupted", "terminate linux-1 drained", "assign r1 linux-2"]],
     ),
     "in flight: terminated and replaced at once": (
-        a_scenario(
-            submit(0, "r1"),
-            tick(0),
-            notice(5),
-            tick(5),
-            cloud={"boot": 60},
-        ),
+        a_scenario(submit(0, "r1"), tick(0), notice(5), tick(5), cloud={"boot": 60}),
         [
             ["launch linux-1 demand", "r1 waits booting"],
             ["terminate linux-1 interrupted", "launch linux-2 demand", "r1 waits booting"],
@@ -270,12 +264,7 @@ def test_an_interruption_is_handled_by_slot_state_grace_and_policy(name: str) ->
 
 
 def test_a_gang_is_revoked_whole_and_once() -> None:
-    gang = {
-        "id": "g",
-        "system": "x86_64-linux",
-        "phase": "leased",
-        "components": [{"name": "w", "count": 2}],
-    }
+    gang = {"id": "g", "system": "x86_64-linux", "phase": "leased", "components": [{"name": "w", "count": 2}]}
     leases = [
         {"id": f"linux-{n}", "pool": "linux", "leases": [{"reservation": "g", "component": f"w.{n - 1}"}]}
         for n in (1, 2)

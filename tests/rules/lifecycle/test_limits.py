@@ -75,10 +75,7 @@ CASES: Cases = {
         limited(tick(0), act(50, "renew", "r1"), *ticks(59, 60), grace=0, pool={"lease_ttl": 55}),
         [["assign r1 linux-1"], [], ["expire r1 limit"]],
     ),
-    "the ttl is over first": (
-        limited(*ticks(0, 55), fields={"ttl": 55}),
-        [["assign r1 linux-1"], ["expire r1 ttl"]],
-    ),
+    "the ttl is over first": (limited(*ticks(0, 55), fields={"ttl": 55}), [["assign r1 linux-1"], ["expire r1 ttl"]]),
     "both at once": (limited(*ticks(0, 60), fields={"ttl": 60}), [["assign r1 linux-1"], ["expire r1 ttl"]]),
     "the ttl is over during the grace": (
         limited(*ticks(0, 60, 70), fields={"ttl": 70}),
@@ -99,11 +96,7 @@ CASES: Cases = {
     ),
     "no longer enforced between the plan and its commit": (
         limited(tick(0), tick(60, enforce(60, False)), tick(90)),
-        [
-            ["assign r1 linux-1"],
-            ["expire r1 limit (skipped: its account does not enforce max_runtime any more)"],
-            [],
-        ],
+        [["assign r1 linux-1"], ["expire r1 limit (skipped: its account does not enforce max_runtime any more)"], []],
     ),
     "released between the plan and its commit": (
         limited(tick(0), tick(60, act(60, "release", "r1"))),
@@ -165,20 +158,11 @@ CASES: Cases = {
     ),
     "a drain ends during the grace": (
         limited(tick(0), act(40, "drain", "linux-1"), *ticks(40, 60, 65), pool={"drain_timeout": 25}),
-        [
-            ["assign r1 linux-1"],
-            [],
-            ["expire r1 limit"],
-            ["expire r1 limit", "terminate linux-1 timeout"],
-        ],
+        [["assign r1 linux-1"], [], ["expire r1 limit"], ["expire r1 limit", "terminate linux-1 timeout"]],
     ),
     "a drain ends at the limit": (
         limited(tick(0), act(35, "drain", "linux-1"), *ticks(35, 60), pool={"drain_timeout": 25}),
-        [
-            ["assign r1 linux-1"],
-            [],
-            ["expire r1 limit", "expire r1 limit", "terminate linux-1 timeout"],
-        ],
+        [["assign r1 linux-1"], [], ["expire r1 limit", "expire r1 limit", "terminate linux-1 timeout"]],
     ),
     "the drain of the slot of an elastic instance ends at the limit": (
         limited(
@@ -263,11 +247,7 @@ WORDS: dict[str, tuple[Document, str, str | None]] = {
 def test_what_a_holder_reports_during_the_grace_brings_the_work_back_in_no_case(word: str) -> None:
     action, phase, reason = WORDS[word]
     document = limited(
-        *ticks(0, 60),
-        submit(60, "r2"),
-        action,
-        *ticks(70, 90, 99),
-        fields={"restart_policy": "on_failure"},
+        *ticks(0, 60), submit(60, "r2"), action, *ticks(70, 90, 99), fields={"restart_policy": "on_failure"}
     )
     played = play_out(document)
     row = played.reservation("r1")

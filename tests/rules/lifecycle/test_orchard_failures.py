@@ -141,13 +141,7 @@ CASES: Cases = {
         [["fail g slot_gone", "assign r1 lab-2"]],
     ),
     "on_failure, fails for the first time at 10": (
-        a_case(
-            ask(0, "r1", **ON_FAILURE),
-            tick(0),
-            act(10, "fail", {"reservation": "r1"}),
-            tick(10),
-            slots=[host(A)],
-        ),
+        a_case(ask(0, "r1", **ON_FAILURE), tick(0), act(10, "fail", {"reservation": "r1"}), tick(10), slots=[host(A)]),
         [["assign r1 lab-1"], ["restart r1 restart_due", "assign r1 lab-1"]],
     ),
     "restarted at 10, fails at 30": (
@@ -185,10 +179,7 @@ CASES: Cases = {
     ),
     "failed because a slot is gone: the following tick restarts it": (
         a_case(
-            act(5, "remove", A),
-            *ticks(5, 5, 6),
-            slots=[host(A, "h"), host(B)],
-            reservations=[held("h", **ON_FAILURE)],
+            act(5, "remove", A), *ticks(5, 5, 6), slots=[host(A, "h"), host(B)], reservations=[held("h", **ON_FAILURE)]
         ),
         [["fail h slot_gone"], ["restart h restart_due", "assign h lab-2"], []],
     ),

@@ -4,17 +4,7 @@ import math
 
 import pytest
 
-from tests.rules.playing import (
-    Document,
-    a_holder,
-    a_scenario,
-    a_slot,
-    a_wish,
-    act,
-    play_out,
-    submit,
-    tick,
-)
+from tests.rules.playing import Document, a_holder, a_scenario, a_slot, a_wish, act, play_out, submit, tick
 
 JUST_AFTER = math.nextafter(300, math.inf)
 
@@ -111,10 +101,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
     ),
     "a termination that takes too long": (
         a_scenario(
-            tick(0),
-            slots=[a_slot("linux-1", "terminating")],
-            pool={"terminating_timeout": 20},
-            cloud={"terminate": 50},
+            tick(0), slots=[a_slot("linux-1", "terminating")], pool={"terminating_timeout": 20}, cloud={"terminate": 50}
         ),
         ["20 terminate linux-1 timeout", "40 terminate linux-1 timeout"],
     ),

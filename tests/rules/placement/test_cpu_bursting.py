@@ -180,7 +180,7 @@ def test_granted_and_reclaimed_elastic_instances_share_too() -> None:
 def test_an_instance_that_is_reclaimed_at_once_leaves_its_part_in_the_same_tick() -> None:
     found = cores(submitted(0, PARTS), tick(0), submitted(5, asks("r2", 4)), tick(5))
     assert found[3:] == [
-        *("5 r1 core lab-1 1.333333333", "5 r1 more.0 lab-1 2.333333333", "5 r2 main lab-1 4.333333333"),
+        *("5 r1 core lab-1 1.333333333", "5 r1 more.0 lab-1 2.333333333", "5 r2 main lab-1 4.333333333")
     ]
 
 

@@ -22,12 +22,7 @@ CASES: Cases = {
         [["assign r1 lab-1"]],
     ),
     "a key that the slot lacks counts as 0": (
-        a_case(
-            ask(0, "r0", resources={"gpus": 0}),
-            ask(0, "r1", resources={"gpus": 1}),
-            tick(0),
-            slots=[host(A)],
-        ),
+        a_case(ask(0, "r0", resources={"gpus": 0}), ask(0, "r1", resources={"gpus": 1}), tick(0), slots=[host(A)]),
         [["assign r0 lab-1", "r1 waits never_fits"]],
     ),
     "an empty request fits always": (
@@ -175,11 +170,7 @@ CASES: Cases = {
         [["assign r1 lab-1"]],
     ),
     "a preferred label with another value does not count": (
-        a_case(
-            ask(0, "r1", prefers={"disk": "ssd"}),
-            tick(0),
-            slots=[host(A, labels={"disk": "hdd"}), host(B)],
-        ),
+        a_case(ask(0, "r1", prefers={"disk": "ssd"}), tick(0), slots=[host(A, labels={"disk": "hdd"}), host(B)]),
         [["assign r1 lab-2"]],
     ),
     "fewest surplus labels before the profile": (
@@ -191,10 +182,7 @@ CASES: Cases = {
         ),
         [["assign r1 lab-2"]],
     ),
-    "lab-2 before lab-10": (
-        a_case(ask(0, "r1"), tick(0), slots=[host("lab-10"), host(B)]),
-        [["assign r1 lab-2"]],
-    ),
+    "lab-2 before lab-10": (a_case(ask(0, "r1"), tick(0), slots=[host("lab-10"), host(B)]), [["assign r1 lab-2"]]),
     # ---- order
     "two pending, room for one: the older": (
         a_case(ask(0, "old"), ask(1, "young"), tick(2), slots=[host(A, resources={"vms": 1})]),

@@ -265,8 +265,7 @@ def test_the_guard_together_with_other_rules(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "slots"),
-    [("pack", ["lab-1", "lab-1", "lab-1"]), ("spread", ["lab-2", "lab-1", "lab-2"])],
+    ("profile", "slots"), [("pack", ["lab-1", "lab-1", "lab-1"]), ("spread", ["lab-2", "lab-1", "lab-2"])]
 )
 def test_the_profile_compares_the_number_of_leases(profile: str, slots: list[str]) -> None:
     """lab-1 has one lease already; leases are counted again after each instance, and ties go to the first slot."""

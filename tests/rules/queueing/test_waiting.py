@@ -3,18 +3,7 @@
 import pytest
 
 from scheduler.model.waiting_codes import WAITING_CODES
-from tests.rules.playing import (
-    Document,
-    a_holder,
-    a_pool,
-    a_scenario,
-    a_slot,
-    act,
-    play_out,
-    reported,
-    submit,
-    tick,
-)
+from tests.rules.playing import Document, a_holder, a_pool, a_scenario, a_slot, act, play_out, reported, submit, tick
 
 GANG = {"components": [{"name": "w", "count": 2}]}
 HOSTS = {"hosts": {"system": "x86_64-linux", "provider": "static", "lease_ttl": 0}}
@@ -268,10 +257,7 @@ def test_a_gang_keeps_its_ready_capacity_while_the_rest_boots() -> None:
         pool={"max_slots": 2},
         slots=[a_slot("linux-1"), a_slot("linux-2", "booting")],
         cloud={"boot": 10},
-    ) == [
-        ["g waits booting", "r1 waits at_max_slots"],
-        ["assign g linux-1 linux-2", "r1 waits at_max_slots"],
-    ]
+    ) == [["g waits booting", "r1 waits at_max_slots"], ["assign g linux-1 linux-2", "r1 waits at_max_slots"]]
 
 
 def test_a_reservation_for_which_capacity_appears_during_the_tick_is_placed_by_the_next_one() -> None:
@@ -299,10 +285,7 @@ def test_a_reservation_for_which_capacity_appears_during_the_tick_is_placed_by_t
                 a_slot("linux-2", "ready", "h2"),
                 a_slot("linux-3", "ready", resources={"gpus": 28}),
             ],
-            reservations=[
-                a_holder("h1", resources={"memory_mib": 50}),
-                a_holder("h2", resources={"memory_mib": 100}),
-            ],
+            reservations=[a_holder("h1", resources={"memory_mib": 50}), a_holder("h2", resources={"memory_mib": 100})],
         )
     )
     assert played.ticks == [
@@ -369,8 +352,7 @@ def test_the_older_reservation_is_first_whatever_the_order_of_submission() -> No
 
 
 @pytest.mark.parametrize(
-    ("wish", "sentence"),
-    [({"system": "mac"}, "no pool serves mac"), ({"pool": "gone"}, "no pool is named gone")],
+    ("wish", "sentence"), [({"system": "mac"}, "no pool serves mac"), ({"pool": "gone"}, "no pool is named gone")]
 )
 def test_no_pool_names_what_was_requested(wish: Document, sentence: str) -> None:
     played = play_out(a_scenario(act(0, "submit", {"id": "r1", **wish}), tick(0)))

@@ -143,11 +143,7 @@ DECIDED: dict[str, tuple[list[Document], Document, Reported]] = {
         [["assign r2 lab-1 at 0", "r1 waits no_capacity"]],
     ),
     "slot {img1}; level 1 prefers {img1}, level 0 prefers {img9}": (
-        [
-            ask(0, "r1", account="B", prefers={"img": "1"}),
-            ask(0, "r2", account="A", prefers={"img": "9"}),
-            tick(0),
-        ],
+        [ask(0, "r1", account="B", prefers={"img": "1"}), ask(0, "r2", account="A", prefers={"img": "9"}), tick(0)],
         {"slots": idle("lab-1", labels={"img": "1"}), "accounts": {"A": RICH, "B": an_account([0, 10])}},
         [["assign r2 lab-1 at 0", "r1 waits no_capacity"]],
     ),
@@ -188,24 +184,10 @@ DECIDED: dict[str, tuple[list[Document], Document, Reported]] = {
         {"slots": idle("lab-1")},
         [["assign r1 lab-1 at 5"], []],
     ),
-    "r queued, absent r": (
-        [ask(0, "r1"), act(0, "absent", "r1"), tick(0)],
-        {"slots": idle("lab-1")},
-        [[]],
-    ),
+    "r queued, absent r": ([ask(0, "r1"), act(0, "absent", "r1"), tick(0)], {"slots": idle("lab-1")}, [[]]),
     "grace 30: victim on s1, s2 becomes idle at 5": (
-        [
-            ask(0, "r2", account="A"),
-            tick(0),
-            act(5, "slot", idle("lab-2")[0]),
-            *ticks(5, 29, 30),
-        ],
-        {
-            "slots": [runs("lab-1", "r1")],
-            "reservations": [held("r1")],
-            "accounts": {"A": RICH},
-            "grace": 30,
-        },
+        [ask(0, "r2", account="A"), tick(0), act(5, "slot", idle("lab-2")[0]), *ticks(5, 29, 30)],
+        {"slots": [runs("lab-1", "r1")], "reservations": [held("r1")], "accounts": {"A": RICH}, "grace": 30},
         [
             ["preempt r2 lab-1 of r1 at 0", "r2 waits no_capacity"],
             ["r2 waits no_capacity"],
@@ -349,11 +331,7 @@ def test_a_simulated_holder_surrenders_at_once_when_its_lease_is_revoked() -> No
         "assign r2 lab-1 at 0",
         "r1 waits no_capacity",
     ]
-    assert played.events[-3:] == [
-        "5 reservation_revoking r1",
-        "5 reservation_pending r1",
-        "5 reservation_leased r2",
-    ]
+    assert played.events[-3:] == ["5 reservation_revoking r1", "5 reservation_pending r1", "5 reservation_leased r2"]
 
 
 def test_the_lines_have_the_fields_of_the_contract() -> None:

@@ -287,9 +287,7 @@ def test_preemption_can_be_switched_off() -> None:
 
 def test_only_systems_whose_queue_is_quota_are_placed_by_it() -> None:
     rules = quota_rules(
-        queue="fifo",
-        system={"arm": {"queue": "quota"}},
-        pools={"arms": {"system": "arm", "provider": "static"}},
+        queue="fifo", system={"arm": {"queue": "quota"}}, pools={"arms": {"system": "arm", "provider": "static"}}
     )
     account = an_account("A", 1)
     rows: list[Row] = [a_host(1), a_host(1, id="arms-1", pool="arms"), account, waits("r1", "A")]

@@ -34,11 +34,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
     ),
     "a paid reservation preempts nothing if elastic instances can be reclaimed": (
         stretched(3, submitted(5, an_application("r1", 2, account="rich"))),
-        [
-            "5 revoke low more.2 lab-1 reclaimed",
-            "5 revoke low more.1 lab-1 reclaimed",
-            "5 assign r1 lab-1 lab-1 at 0",
-        ],
+        ["5 revoke low more.2 lab-1 reclaimed", "5 revoke low more.1 lab-1 reclaimed", "5 assign r1 lab-1 lab-1 at 0"],
     ),
     "but it preempts the whole reservation where that does not suffice": (
         stretched(2, submitted(5, an_application("r1", 3, account="rich"))),
@@ -212,11 +208,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             act(9, "surrender", {"reservation": "low"}),
             scheduler=GRACE,
         ),
-        [
-            "5 revoke low more.1 lab-1 reclaimed",
-            "7 revoke low more.0 lab-1 reclaimed",
-            "9 assign r2 lab-1 lab-1 at 5",
-        ],
+        ["5 revoke low more.1 lab-1 reclaimed", "7 revoke low more.0 lab-1 reclaimed", "9 assign r2 lab-1 lab-1 at 5"],
     ),
     "what is being given back already is waited for without another reclaim": (
         stretched(
@@ -242,17 +234,12 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more lab-1 reclaimed", "5 assign r1 lab-2 lab-1 at 5"],
     ),
-    "malleable: nothing is reclaimed": (
-        stretched(2, submitted(5, an_application("r1", 1)), elastic="malleable"),
-        [],
-    ),
+    "malleable: nothing is reclaimed": (stretched(2, submitted(5, an_application("r1", 1)), elastic="malleable"), []),
     "a limit of its account excludes a new reservation": (
         stretched(
             2,
             submitted(5, an_application("r1", 1, account="capped"), an_application("r2", 1, account="capped")),
-            slots=[
-                on_slot("lab-1", 3, ("low", "core"), ("low", "more.0"), ("low", "more.1"), labels={"rack": "a"}),
-            ],
+            slots=[on_slot("lab-1", 3, ("low", "core"), ("low", "more.0"), ("low", "more.1"), labels={"rack": "a"})],
         ),
         ["5 revoke low more.1 lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
     ),

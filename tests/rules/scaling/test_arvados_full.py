@@ -49,13 +49,7 @@ CASES: Cases = {
     ),
     # ---- full
     "max 1: an idle slot that is too small drains": (
-        a_case(
-            c(3, 3),
-            *ticks(0, 1, 3, 6),
-            pool={"max_slots": 1},
-            slots=[t("linux-1", 2)],
-            cloud=SLOW,
-        ),
+        a_case(c(3, 3), *ticks(0, 1, 3, 6), pool={"max_slots": 1}, slots=[t("linux-1", 2)], cloud=SLOW),
         [
             ["drain linux-1 at_quota", "c3 waits at_max_slots"],
             ["terminate linux-1 drained", "c3 waits at_max_slots"],
@@ -65,29 +59,17 @@ CASES: Cases = {
     ),
     "max 1: minimum and warm do not protect it": (
         a_case(
-            c(3, 3),
-            tick(0),
-            pool={"max_slots": 1, "min_slots": 1, "target_warm_slots": 1},
-            slots=[t("linux-1", 2)],
+            c(3, 3), tick(0), pool={"max_slots": 1, "min_slots": 1, "target_warm_slots": 1}, slots=[t("linux-1", 2)]
         ),
         [["drain linux-1 at_quota", "c3 waits at_max_slots"]],
     ),
     "a pool is full because it has no further slots": (
-        a_case(
-            c(3, 3),
-            tick(0),
-            pool={"max_slots": 2},
-            slots=[t("linux-1", 2), a_slot("linux-2", "error")],
-        ),
+        a_case(c(3, 3), tick(0), pool={"max_slots": 2}, slots=[t("linux-1", 2), a_slot("linux-2", "error")]),
         [["drain linux-1 at_quota", "c3 waits at_max_slots"]],
     ),
     "one slot for each launch withheld": (
         a_case(
-            c(5, 3),
-            c(4, 3),
-            tick(0),
-            pool={"max_slots": 3},
-            slots=[t("linux-1", 1), t("linux-2", 1), t("linux-3", 1)],
+            c(5, 3), c(4, 3), tick(0), pool={"max_slots": 3}, slots=[t("linux-1", 1), t("linux-2", 1), t("linux-3", 1)]
         ),
         [["drain linux-1 at_quota", "drain linux-2 at_quota", "c5 waits at_max_slots", "c4 waits at_max_slots"]],
     ),
@@ -141,12 +123,7 @@ CASES: Cases = {
             c(3, 3),
             tick(0),
             pool={"max_slots": 4},
-            slots=[
-                t("linux-1", 1),
-                t("linux-2", 1),
-                t("linux-3", 1, "draining", "h"),
-                t("linux-4", 1, "terminating"),
-            ],
+            slots=[t("linux-1", 1), t("linux-2", 1), t("linux-3", 1, "draining", "h"), t("linux-4", 1, "terminating")],
             reservations=[a_holder("h")],
             cloud=SLOW,
         ),
@@ -168,12 +145,7 @@ CASES: Cases = {
     ),
     "a slot that is kept for a reservation behind a blocked queue stays": (
         a_case(
-            c(5, 3),
-            c(4, 1),
-            tick(0),
-            scheduler={"backfill": False},
-            pool={"max_slots": 1},
-            slots=[t("linux-1", 1)],
+            c(5, 3), c(4, 1), tick(0), scheduler={"backfill": False}, pool={"max_slots": 1}, slots=[t("linux-1", 1)]
         ),
         [["c5 waits at_max_slots", "c4 waits behind_queue"]],
     ),
@@ -260,10 +232,7 @@ CASES: Cases = {
                 0,
                 "g",
                 priority=1,
-                components=[
-                    {"name": "w", "resources": {"cpus": 2}},
-                    {"name": "x", "resources": {"cpus": 3}},
-                ],
+                components=[{"name": "w", "resources": {"cpus": 2}}, {"name": "x", "resources": {"cpus": 3}}],
             ),
             tick(0),
             pool={"max_slots": 2},

@@ -13,26 +13,14 @@ TWO_MARKETS = [
 CASES: Cases = {
     # ---- capacity
     "t4 pauses: reservations that need another offering are served": (
-        a_case(
-            an_outage("capacity", offering="t4"),
-            c(3, 4),
-            tick(0),
-            c(2, 4, at=1),
-            c(1, 1, at=1),
-            tick(1),
-        ),
+        a_case(an_outage("capacity", offering="t4"), c(3, 4), tick(0), c(2, 4, at=1), c(1, 1, at=1), tick(1)),
         [
             ["launch linux-1 t4 demand", "c3 waits booting"],
             ["launch linux-1 t1 demand", "c3 waits capacity", "c2 waits capacity", "c1 waits booting"],
         ],
     ),
     "at capacity nothing idle is drained": (
-        a_case(
-            an_outage("capacity", offering="t4"),
-            c(3, 4),
-            *ticks(0, 1, 59, 60),
-            slots=[t("linux-1", 1)],
-        ),
+        a_case(an_outage("capacity", offering="t4"), c(3, 4), *ticks(0, 1, 59, 60), slots=[t("linux-1", 1)]),
         [
             ["launch linux-2 t4 demand", "c3 waits booting"],
             ["c3 waits capacity"],
@@ -73,14 +61,7 @@ CASES: Cases = {
         ],
     ),
     "quota: later reservations that fit a ready slot get it": (
-        a_case(
-            an_outage("quota", 5),
-            c(3, 3),
-            tick(0),
-            c(2, 1, at=1),
-            tick(1),
-            slots=[t("linux-1", 1)],
-        ),
+        a_case(an_outage("quota", 5), c(3, 3), tick(0), c(2, 1, at=1), tick(1), slots=[t("linux-1", 1)]),
         [["launch linux-2 t3 demand", "c3 waits booting"], ["assign c2 linux-1", "c3 waits at_quota"]],
     ),
     "quota: the minimum is launched in a market that has no back-off while a launch in the other one is withheld": (
@@ -187,14 +168,7 @@ CASES: Cases = {
         ],
     ),
     "a launch that was decided before the refusal was known is no trial": (
-        a_case(
-            an_outage("quota", 1),
-            c(3),
-            tick(0),
-            c(2, at=2),
-            *ticks(2, 8, 64, 65),
-            cloud={"launch": 5, "boot": 99},
-        ),
+        a_case(an_outage("quota", 1), c(3), tick(0), c(2, at=2), *ticks(2, 8, 64, 65), cloud={"launch": 5, "boot": 99}),
         [
             ["launch linux-1 t1 demand", "c3 waits booting"],
             ["launch linux-2 t1 demand", "c3 waits booting", "c2 waits booting"],

@@ -94,11 +94,7 @@ def test_a_launch_is_judged_when_it_is_decided_and_refused_later() -> None:
     played = play_out(
         a_scenario(an_outage("capacity", 2), submit(0, "r1"), *ticks(0, 3, 63), cloud={"launch": 5}, until=80)
     )
-    assert played.ticks == [
-        ["launch linux-1 demand", "r1 waits booting"],
-        ["r1 waits booting"],
-        ["r1 waits capacity"],
-    ]
+    assert played.ticks == [["launch linux-1 demand", "r1 waits booting"], ["r1 waits booting"], ["r1 waits capacity"]]
     assert played.events[1:] == ["0 slot_launching linux-1", "5 slot_empty linux-1"]
 
 
@@ -115,12 +111,7 @@ def test_a_misconfigured_slot_is_in_error_and_neither_it_nor_its_offering_is_tri
 
 def test_after_the_outage_all_slots_are_there_again() -> None:
     played = play_out(
-        a_scenario(
-            an_outage("misconfigured", 100),
-            submit(0, "r1", "r2", "r3", "r4"),
-            tick_every=5,
-            until=200,
-        )
+        a_scenario(an_outage("misconfigured", 100), submit(0, "r1", "r2", "r3", "r4"), tick_every=5, until=200)
     )
     assert set(played.phases.values()) == {"leased"}
 
@@ -309,12 +300,7 @@ CHOICES: Cases = {
         [["launch linux-1 a demand", "r1 waits booting"], ["launch linux-1 b demand", "r1 waits booting"]],
     ),
     "throttling pauses the whole pool": (
-        a_scenario(
-            an_outage("throttled", offering="a"),
-            submit(0, "r1"),
-            *ticks(0, 0.5),
-            pool={"offerings": PRICED},
-        ),
+        a_scenario(an_outage("throttled", offering="a"), submit(0, "r1"), *ticks(0, 0.5), pool={"offerings": PRICED}),
         [["launch linux-1 a demand", "r1 waits booting"], ["r1 waits throttled"]],
     ),
     "a running machine is used whatever it costs": (
@@ -346,10 +332,7 @@ CHOICES: Cases = {
             *ticks(0, 1),
             pool={"offerings": PRICED, "min_slots": 1, "target_warm_slots": 2},
         ),
-        [
-            ["launch linux-1 a minimum", "launch linux-2 a warm"],
-            ["launch linux-1 b minimum", "launch linux-2 b warm"],
-        ],
+        [["launch linux-1 a minimum", "launch linux-2 a warm"], ["launch linux-1 b minimum", "launch linux-2 b warm"]],
     ),
 }
 

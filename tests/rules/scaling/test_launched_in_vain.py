@@ -204,5 +204,5 @@ def test_the_end_of_a_drain_that_the_tick_began_causes_a_wake_up() -> None:
         until=60,
     )
     assert play_out(document).decisions[:3] == [
-        *("1 drain linux-1 unclean", "11 requeue r2 slot_draining", "11 terminate linux-1 timeout"),
+        *("1 drain linux-1 unclean", "11 requeue r2 slot_draining", "11 terminate linux-1 timeout")
     ]

@@ -118,7 +118,7 @@ def test_slots_that_leave_and_slots_without_a_machine_do_not_count() -> None:
 
 def test_each_launch_of_a_tick_counts_for_the_next_one() -> None:
     assert launched(market={"on_demand_base": 1, "on_demand_share": 0.5}, waiting=5) == [
-        *("on-demand", "on-demand", "spot", "on-demand", "spot"),
+        *("on-demand", "on-demand", "spot", "on-demand", "spot")
     ]
     assert launched(market={"on_demand_base": 2}, waiting=3) == ["on-demand", "on-demand", "spot"]
     assert launched(market={}, waiting=3) == ["spot", "spot", "spot"]
@@ -201,8 +201,7 @@ def test_the_minimum_and_the_warm_pool_follow_the_mix_and_fall_back_with_it() ->
 
 
 @pytest.mark.parametrize(
-    ("streak", "ago", "found"),
-    [(2, 599.0, "on-demand"), (2, 600.0, "spot"), (1, 61.0, "spot"), (5, 61.0, "on-demand")],
+    ("streak", "ago", "found"), [(2, 599.0, "on-demand"), (2, 600.0, "spot"), (1, 61.0, "spot"), (5, 61.0, "on-demand")]
 )
 def test_spot_is_tried_again_when_the_time_has_passed_since_the_last_refusal(
     streak: int, ago: float, found: str

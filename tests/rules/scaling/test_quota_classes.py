@@ -89,9 +89,7 @@ CASES: Cases = {
     "a gang that cannot be launched leaves the trial of a quota to the next": (
         a_case(
             submit(
-                0,
-                "g",
-                components=[{"name": "a", "resources": {"cpus": 2}}, {"name": "b", "resources": {"gpus": 1}}],
+                0, "g", components=[{"name": "a", "resources": {"cpus": 2}}, {"name": "b", "resources": {"gpus": 1}}]
             ),
             submit(0, "c", resources={"cpus": 2}),
             holds=[a_hold(subject="spot:standard", until=0), a_hold("capacity", "g5.xlarge")],

@@ -193,10 +193,7 @@ def test_a_leased_slot_drains_and_its_lease_runs_on() -> None:
 
 def test_a_slot_that_gets_a_lease_in_this_tick_is_not_drained_in_it() -> None:
     found = reported(
-        submit(0, "r1"),
-        *ticks(0, 1),
-        pool=a_replacing_pool(max_age=100),
-        slots=[a_slot("linux-1", launched_at=-200)],
+        submit(0, "r1"), *ticks(0, 1), pool=a_replacing_pool(max_age=100), slots=[a_slot("linux-1", launched_at=-200)]
     )
     assert found == [["assign r1 linux-1"], ["drain linux-1 aged"]]
 

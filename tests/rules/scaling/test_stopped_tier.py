@@ -179,10 +179,7 @@ CASES: Cases = {
             slots=[stopped("linux-1")],
             cloud=CLOUD,
         ),
-        [
-            ["terminate linux-1 at_quota", "r1 waits at_max_slots"],
-            ["launch linux-1 large demand", "r1 waits booting"],
-        ],
+        [["terminate linux-1 at_quota", "r1 waits at_max_slots"], ["launch linux-1 large demand", "r1 waits booting"]],
     ),
     "an old image is replaced in the tier first": (
         a_scenario(
@@ -377,7 +374,7 @@ def test_a_stopped_machine_that_ends_in_this_tick_costs_nothing_of_a_budget() ->
     document = a_scenario(submit(0, "r1"), tick(0), pools={"linux": a_tier(0)}, slots=[stopped("linux-1")], cloud=CLOUD)
     document["config"]["budgets"] = {"all": {"per_hour": 1.0}}
     assert play_out(document).ticks == [
-        ["terminate linux-1 surplus", "launch linux-2 small demand", "r1 waits booting"],
+        ["terminate linux-1 surplus", "launch linux-2 small demand", "r1 waits booting"]
     ]
 
 
@@ -404,9 +401,7 @@ def test_the_minimum_starts_a_stopped_slot_that_could_serve_a_protected_gang() -
         slots=[stopped("linux-1")],
         scheduler={"starvation_guard": 20},
     )
-    assert found == [
-        ["start linux-1 small minimum", "gang waits at_max_slots"],
-    ]
+    assert found == [["start linux-1 small minimum", "gang waits at_max_slots"]]
 
 
 def test_the_tier_waits_for_launches_that_quota_withholds() -> None:

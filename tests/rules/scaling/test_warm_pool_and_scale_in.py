@@ -12,10 +12,7 @@ CASES: Cases = {
         a_scenario(*ticks(0, 5), pool={"min_slots": 2}, cloud={"boot": 60}),
         [["launch linux-1 minimum", "launch linux-2 minimum"], []],
     ),
-    "min 4 of 4": (
-        a_scenario(tick(0), pool={"min_slots": 4}),
-        [[f"launch linux-{n} minimum" for n in (1, 2, 3, 4)]],
-    ),
+    "min 4 of 4": (a_scenario(tick(0), pool={"min_slots": 4}), [[f"launch linux-{n} minimum" for n in (1, 2, 3, 4)]]),
     "min 1 and one pending make one launch": (
         a_scenario(submit(0, "r1"), tick(0), pool={"min_slots": 1}),
         [["launch linux-1 demand", "r1 waits booting"]],
@@ -89,10 +86,7 @@ CASES: Cases = {
         a_scenario(submit(0, "r1"), tick(0), pool={"target_warm_slots": 1}, slots=[a_slot("linux-1")]),
         [["assign r1 linux-1", "launch linux-2 warm"]],
     ),
-    "idle for exactly 900": (
-        a_scenario(tick(900), pool={"idle_scale_down": 900}, slots=[a_slot("linux-1")]),
-        [[]],
-    ),
+    "idle for exactly 900": (a_scenario(tick(900), pool={"idle_scale_down": 900}, slots=[a_slot("linux-1")]), [[]]),
     "idle for 900.5": (
         a_scenario(tick(900.5), pool={"idle_scale_down": 900}, slots=[a_slot("linux-1")]),
         [["drain linux-1 idle"]],
@@ -146,10 +140,7 @@ CASES: Cases = {
         ),
         [[], []],
     ),
-    "cordoned, idle too long": (
-        a_scenario(tick(0), slots=[a_slot("linux-1", idle_since=-5000, cordoned=True)]),
-        [[]],
-    ),
+    "cordoned, idle too long": (a_scenario(tick(0), slots=[a_slot("linux-1", idle_since=-5000, cordoned=True)]), [[]]),
     "a slot that is kept for one behind a blocked queue is not idle": (
         a_scenario(
             submit(0, "r1", resources={"cpus": 4}),
@@ -163,10 +154,7 @@ CASES: Cases = {
     ),
     "min 1: linux-1 draining": (
         a_scenario(
-            tick(0),
-            pool={"min_slots": 1},
-            slots=[a_slot("linux-1", "draining", "r0")],
-            reservations=[a_holder("r0")],
+            tick(0), pool={"min_slots": 1}, slots=[a_slot("linux-1", "draining", "r0")], reservations=[a_holder("r0")]
         ),
         [["launch linux-2 minimum"]],
     ),

@@ -46,7 +46,7 @@ def test_elastic_instances_use_capacity_in_flight_before_more_is_launched() -> N
     scenario = growing(launch_for_elastic=True, max_slots=9)
     scenario["timeline"] = [submitted(0, an_application("r1", 1, 3)), tick(6), tick(7)]
     assert [each for each in decided({**scenario, "cloud": {"boot": 5}, "until": 20}) if "launch" in each] == [
-        *(f"0 launch lab-{number} demand" for number in (1, 2, 3, 4)),
+        *(f"0 launch lab-{number} demand" for number in (1, 2, 3, 4))
     ]
 
 
