@@ -149,7 +149,6 @@ def place_points(folder: Path) -> None:
 
 
 def place_restore_points(folder: Path) -> None:
-    """Wrap the functions of a restore that have a named point."""
     from scheduler.operations import restore
     from scheduler.store import backup
 

@@ -40,7 +40,6 @@ class FakeHost:
         self.version: str | None = None
 
     def answer(self, verb: str, _document: Document) -> Document | None:
-        """Return the answer to a request of the host."""
         if self.refusal:
             return dict(self.refusal)
         if verb == "leave":

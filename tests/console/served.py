@@ -170,6 +170,5 @@ def _is_valid(server: uvicorn.Server) -> bool:
 
 
 def path_of(url: str) -> str:
-    """Return the path and query of a URL."""
     parts = urlsplit(url)
     return f"{parts.path}?{parts.query}" if parts.query else parts.path

@@ -73,7 +73,6 @@ class Emulator:
         return found
 
     def calls(self, action: str | None = None) -> list[dict[str, Any]]:
-        """Return the call log, for one action or all."""
         records = self.ask("GET", "calls")[1]["calls"]
         return [record for record in records if action in {None, record["action"]}]
 

@@ -53,7 +53,6 @@ class Real(Harness):
         """The begin of the last step, and the longest time between the begins of two steps."""
 
     def clock(self) -> float:
-        """See Harness."""
         return time.time()
 
     def step(self) -> None:

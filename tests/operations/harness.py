@@ -71,7 +71,6 @@ class CountingFleet:
         return [name for name, machine in self.machines.items() if machine.state != "terminated"]
 
     def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:
-        """See Fleet."""
         return ()
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
@@ -117,17 +116,14 @@ class CountingFleet:
         return msgspec.structs.replace(answer, machines=tuple(self.machines[each.id] for each in answer.machines))
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
-        """See Fleet."""
         shown = self.machines.keys() - self.hidden
         return {name: self.machines[name] for name in machines if name in shown}
 
     def find_launched(self, request: Mapping[str, Any]) -> list[Machine]:
-        """See Fleet."""
         batch, own = request["order"]["batch"], request["order"]["launch_id"]
         return [each for each in self.sweep() if (each.batch == batch if batch else each.launch_id == own)]
 
     def sweep(self) -> Iterator[Machine]:
-        """See Fleet."""
         return (self.machines[name] for name in self.running if name not in self.hidden)
 
     def appear(self, name: str, slot: str = "linux-1", **tags: Any) -> None:
@@ -136,13 +132,11 @@ class CountingFleet:
         self.machines[name] = Machine(id=name, slot=slot, **fields)
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
-        """See Fleet."""
         for name in machines:
             self.machines[name] = msgspec.structs.replace(self.machines[name], cluster_id=cluster_id)
         return {}
 
     def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:
-        """See Fleet."""
         for name in machines:
             self.machines[name] = msgspec.structs.replace(self.machines[name], alive=sign)
         return {}
@@ -155,11 +149,9 @@ class CountingFleet:
         return refused
 
     def stop(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """See Fleet. A machine is stopped at once."""
         return self._power("stop", machines, "stopped")
 
     def start(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """See Fleet."""
         return self._power("start", machines, "running")
 
     def _power(self, call: str, machines: Sequence[str], state: Literal["stopped", "running"]) -> dict[str, CloudError]:
@@ -174,12 +166,10 @@ class CountingFleet:
                 self.machines[name] = msgspec.structs.replace(self.machines[name], state=state)
 
     def resize(self, machine: str, instance_type: str) -> None:
-        """See Fleet."""
         self.powered.append(("resize", machine, instance_type))
         self.machines[machine] = msgspec.structs.replace(self.machines[machine], type=instance_type)
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """See Probe."""
         return machine.state == "running"
 
 
@@ -202,30 +192,24 @@ class Mailbox:
     due: float | None = None
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher."""
         self.tasks += [("launch_batch", (batch,)) for batch in list_batches(slots)]
         self.tasks += [("launch", (slot.id, slot.launch_id)) for slot in slots if slot.batch is None]
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher."""
         self.tasks += [("terminate", (slot.id, slot.epoch)) for slot in slots]
 
     def send_power(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher."""
         for power in ("start", "stop"):
             if pairs := [(slot.id, slot.epoch) for slot in slots if slot.power == power]:
                 self.tasks.append((power, (pairs,)))
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """See Dispatcher."""
         self.tasks.append(("check", (list(slots),)))
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """See Dispatcher."""
         self.callbacks.append(outgoing)
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """See Dispatcher."""
         self.due = due
 
 

@@ -39,7 +39,6 @@ class QuotaHarness(Harness):
             self.ask("register", slot=f"lab-{number}", pool="lab", machine=f"m{number}")
 
     def row(self, name: str) -> Reservation:
-        """Return the row of a reservation."""
         return self.store.find_reservations(ids=[name])[0]
 
     def account(self, name: str) -> Account:

@@ -68,7 +68,6 @@ class Rivals:
         self.fleet, self.store = fleet, first
 
     def make_ready(self, name: str = "linux-1") -> Slot:
-        """Make the slot ready and return its row."""
         return make_ready(self.first, name)
 
 

@@ -56,8 +56,6 @@ class Launches:
         self.harness.tick()
 
     def lose_the_answer(self) -> None:
-        """Launch the machines, and lose the answer."""
-
         def lose() -> None:
             self.fleet.during_launch = lambda: None
             raise LOST

@@ -111,7 +111,6 @@ def test_each_role_trusts_the_one_of_the_manual_steps(name: str) -> None:
 
 
 def list_policies(role: str) -> set[str]:
-    """Return the names of the policies that are attached to a role."""
     return {
         name.removesuffix("Policy").lower()
         for name, each in template()["Resources"].items()

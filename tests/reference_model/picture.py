@@ -150,7 +150,6 @@ class Picture:
         self.decisions.append(" ".join(words))
 
     def find_account(self, reservation: Reservation) -> Account | None:
-        """The account that it names, if there is one."""
         return self.accounts.get(reservation.request.account or "")
 
     def list_in(self, phase: str) -> list[Reservation]:

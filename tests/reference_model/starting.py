@@ -68,7 +68,6 @@ def find_hindrance(picture: Picture, offer: Offer, account: str) -> str:
 
 
 def start_stopped(picture: Picture, site: Site, offer: Offer, reason: str, account: str = "") -> Site:
-    """Start it."""
     site.state, site.is_new = "booting", True
     site.price, site.account, site.bucket = offer.price, account, offer.bucket
     site.capacity, site.labels, site.leases = offer.capacity, dict(offer.labels), {}

@@ -35,7 +35,6 @@ BUDGETED = 5
 
 
 def make_scenario(seed: int) -> Document:
-    """The scenario of this seed."""
     random = Random(seed)
     config = a_config(random)
     if seed % BUDGETED == 0:

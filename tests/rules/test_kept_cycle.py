@@ -299,7 +299,6 @@ def test_under_quota_a_reservation_whose_account_has_reached_a_limit_waits_for_i
 
 
 def _of_tier(name: str, state: SlotState = "ready", **changes: Any) -> Row:
-    """Return a slot of the pool in TIER."""
     fields = {"market": "on-demand", "offering": "small", "resources": {"cpus": 2}, "instance_id": f"i-{name}"}
     return a_slot(name, state=state, **{**fields, **changes})
 

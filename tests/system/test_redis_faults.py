@@ -46,7 +46,6 @@ def _snapshot(stack: Stack) -> Path:
 
 
 def keep_snapshot(stack: Stack) -> None:
-    """Keep a snapshot of Redis."""
     stack.redis.set("past", 1)
     stack.redis.save()
     stack.folder.joinpath("past.rdb").write_bytes(_snapshot(stack).read_bytes())

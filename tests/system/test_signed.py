@@ -35,7 +35,6 @@ class SignedStack(Stack):
     """A stack whose tests send messages as principals that they add."""
 
     def add(self, role: str, *accounts: str) -> StoredPrincipal:
-        """Add a principal with a new name."""
         name = f"{role}-{uuid4().hex[:8]}"
         return add_principal(self.services.ports.store, {"name": name, "role": role, "accounts": [*accounts]})
 
@@ -66,7 +65,6 @@ class SignedStack(Stack):
         return envelope
 
     def push(self, envelope: Envelope, queue: str = RESERVATIONS) -> None:
-        """Push the message to the list of a queue."""
         self.redis.lpush(queue, json.dumps(envelope))
 
     def exchange(self, envelope: Envelope, address: str) -> Answer:

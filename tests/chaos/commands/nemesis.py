@@ -115,7 +115,6 @@ class CommandNemesis(Nemesis):
         return f"{name} by {seconds:+g} s"
 
     def __exit__(self, *error: object) -> None:
-        """See Nemesis."""
         super().__exit__(*error)
         self._forger.close()
         for host in STATIC_HOSTS:

@@ -539,7 +539,6 @@ def merge(victims: Sequence[Victim]) -> list[Victim]:
 
 
 def sum_costs(victims: Sequence[Victim]) -> list[Fraction]:
-    """The costs of victims together."""
     return [sum((each.cost[level] for each in merge(victims)), Fraction(0)) for level in LEVELS]
 
 
@@ -632,7 +631,6 @@ def describe_waiting(world: World, found: Pass) -> dict[str, str]:
 
 
 def waiting_code(world: World, found: Pass, job: Job) -> str:
-    """Return the waiting code."""
     account = world.account_of(job)
     suited = [place for place in world.places if place.system == job.system and has(place, job.labels)]
     idle = [place for place in suited if is_idle(world, place)]

@@ -150,7 +150,6 @@ class Sequence:
         return Account(id=name, balance=balance, charged_at=self.now - random.choice((0, 0, 3)), **terms)
 
     def draw_levels(self, amounts: tuple[float, ...]) -> Levels:
-        """Return one of these amounts for each level."""
         return tuple(self.random.choice(amounts) for _ in range(5))  # type: ignore[return-value]
 
     def change_account(self, name: str) -> Account:
