@@ -135,7 +135,6 @@ class BlockingClient:
 
 @contextmanager
 def open_blocking(url: str, timeout: float, token: str | None = None) -> Iterator[BlockingClient]:
-    """Open an AsyncClient with the interface of Client."""
     made = BlockingClient(url, timeout=timeout, token=token)
     try:
         yield made

@@ -44,7 +44,6 @@ class Window:
         return self.settled(lambda: act(self.find(selector)))
 
     def click(self, selector: str) -> None:
-        """Click an element."""
         self.use(selector, lambda each: each.click())
 
     def press(self, keys: str) -> None:

@@ -61,7 +61,6 @@ class Browser:
         return self.send("POST", path, body, {**usual, **_names(headers)})
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        """Send a request with exactly these headers, those of this browser, and its cookies."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=20)
         sent = {**self.headers, **(headers or {})}
         if self.cookies:
@@ -80,7 +79,6 @@ class Browser:
         return Answer(answer.status, answer.headers, text)
 
     def csrf(self, page: str = "/about") -> str:
-        """Return the CSRF token that a page contains."""
         found = re.search(r'data-csrf="([0-9a-f]*)"', self.get(page).text)
         assert found is not None
         return found[1]
@@ -122,7 +120,6 @@ class Console:
             transaction.save_principals([principal])
 
     def remove(self, name: str) -> None:
-        """Remove a principal."""
         with self.store.transaction() as transaction:
             transaction.load_principals()
             transaction.delete_principals([name])

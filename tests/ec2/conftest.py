@@ -46,12 +46,10 @@ class Emulator:
                 return error.code, json.load(error)
 
     def steer(self, **settings: object) -> None:
-        """Change these settings."""
         status, answer = self.ask("PUT", "settings", settings)
         assert status == 200, answer
 
     def set_fault(self, **rule: object) -> None:
-        """Replace all faults by this one."""
         status, answer = self.ask("PUT", "faults", [rule])
         assert status == 200, answer
 
@@ -63,7 +61,6 @@ class Emulator:
         return events
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the background events."""
         found: list[dict[str, Any]] = self.ask("GET", "events")[1]["events"]
         return [event for event in found if event["event"] != "reset"]
 

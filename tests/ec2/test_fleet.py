@@ -346,7 +346,6 @@ def test_a_refused_end_is_returned_and_any_other_error_is_raised(
 
 
 def until(fleet: Ec2Fleet, machine: str, **wanted: object) -> list[tuple[Any, Any]]:
-    """Return the descriptions of a machine until all wanted values are reached."""
     seen: list[tuple[Any, Any]] = []
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:

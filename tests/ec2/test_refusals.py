@@ -40,7 +40,6 @@ def read(*errors: tuple[str, str, str], machines: int = 0, places: dict[str, Any
 
 
 def a_refusal(offering: str, code: str, category: Any, scope: Any = "offering", place: str = "") -> Refusal:
-    """Return the refusal of an offering."""
     return Refusal(offering=offering, category=category, code=code, message="no", scope=scope, place=place)
 
 

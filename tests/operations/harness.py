@@ -142,7 +142,6 @@ class CountingFleet:
         return {}
 
     def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """See Fleet. A machine is gone at once."""
         refused = find_refused(machines, self.protected)
         self.terminations += [name for name in machines if name not in refused]
         self._set_state([name for name in machines if name not in refused], "terminated")
@@ -308,7 +307,6 @@ class Harness:
         return self.store.read_events(EventFilter(limit=100_000))
 
     def jobs(self) -> list[Callable[[], object]]:
-        """Return the periodic jobs."""
         ports = self.ports
         return [
             lambda: tick(ports, self.leader),
@@ -319,7 +317,6 @@ class Harness:
         ]
 
     def slot(self, name: str = "linux-1") -> Slot:
-        """Return the row of a slot."""
         return self.store.find_slots(ids=[name])[0]
 
     def put(self, *rows: Row) -> None:
@@ -334,7 +331,6 @@ class Harness:
         return PlannedRules(self.ports.rules(), self.store.rules_version())
 
     def phase(self, name: str = "r1") -> str:
-        """Return the phase of a reservation."""
         return self.store.find_reservations(ids=[name])[0].phase
 
     def token(self, name: str = "r1") -> int:

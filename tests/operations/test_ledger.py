@@ -306,7 +306,6 @@ def test_a_machine_keeps_the_volume_of_its_launch() -> None:
 
 
 def add_hours(lives: Lives) -> list[Cost]:
-    """Return the costs of all hours together, by kind."""
     return add_costs(msgspec.structs.replace(cost, hour=0.0) for cost in lives.store.read_costs())
 
 

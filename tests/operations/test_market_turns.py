@@ -16,7 +16,6 @@ OFFERINGS = [
 
 
 def a_harness(market: dict[str, Any], **pool: Any) -> Harness:
-    """Return a harness with a pool of both markets and no machine."""
     table = {"system": "x86_64-linux", "max_slots": 4, "lease_ttl": 0, "max_leases_per_slot": 1, "offerings": OFFERINGS}
     return Harness({"pools": {"linux": {**table, **pool, "market": market}}})
 

@@ -69,7 +69,6 @@ class Launches:
         self.harness.play_tasks()
 
     def send_again(self, *errors: CloudError) -> None:
-        """Send the request again as soon as this is due. The cloud answers with these errors."""
         self.fleet.errors = list(errors)
         self.harness.now += 11
         recover(self.harness.ports)

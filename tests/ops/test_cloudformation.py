@@ -158,7 +158,6 @@ def open_aws(access: Ec2Access, service: str) -> Any:
 
 @pytest.fixture
 def outputs(access: Ec2Access, emulator: Emulator) -> dict[str, str]:
-    """Return the outputs of the stack, which the emulator has created."""
     client: CloudFormationClient = open_aws(access, "cloudformation")
     vpc = open_aws(access, "ec2").describe_vpcs()["Vpcs"][0]["VpcId"]
     given = {"Vpc": vpc, "Image": IMAGE, "VolumeGib": "30", "ProbePort": "22", "ReadPriceList": "true"}

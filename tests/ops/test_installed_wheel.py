@@ -82,7 +82,6 @@ class Installation:
         self.bin = folder / "venv" / "bin"
 
     def find_index(self) -> bool:
-        """Return whether pip finds a package index."""
         return self._pip("--dry-run", "--no-deps", "msgspec").returncode == 0
 
     def install(self, *requirements: str) -> None:
@@ -105,7 +104,6 @@ class Installation:
         return {name.lower().replace("-", "_") for name in json.loads(done)}
 
     def run_python(self, *words: str) -> str:
-        """Return the output of its Python."""
         return self._run(str(self.bin / "python"), *words).stdout
 
     def leasehold(self, *words: str, status: int | None = 0) -> str:
@@ -124,7 +122,6 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -237,7 +237,6 @@ def serving_pools(rules: Rules, reservation: Reservation) -> list[str]:
 
 
 def list_pools(rules: Rules, request: Request) -> list[str]:
-    """The pool that it names, or all of its system."""
     if request.pool is not None:
         return [request.pool] if request.pool in rules.pools else []
     return [name for name, pool in rules.pools.items() if pool.system == request.system]

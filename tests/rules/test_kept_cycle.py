@@ -32,7 +32,6 @@ class Ticks:
         assert not self.has_gone_on
 
     def tick(self, *changes: Row | Gone) -> Plan:
-        """Apply the changes, plan, and compare the plan with that of a new view of the same rows."""
         for change in changes:
             self.view.apply(change)
         rows = [row for kind in ROW_TYPES for row in self.view.rows(kind).values()]

@@ -39,7 +39,6 @@ def a_hold(name: str) -> Hold:
 
 
 def lacks(view: View, stamp: RowVersion) -> bool:
-    """Whether the view lacks this version of a row. Reservations that are over are not kept in a view."""
     copy = view.rows(stamp.kind).get(stamp.id)
     return not stamp.is_over if copy is None else (copy.version, copy.marked_at) < (stamp.version, stamp.marked_at)
 

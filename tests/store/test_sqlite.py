@@ -57,7 +57,6 @@ def explain_plan(store: SqlStore, statement: Executable | str) -> list[str]:
 
 
 def find_connections(store: SqlStore) -> SqliteConnections:
-    """The connections that the store keeps in this process."""
     assert isinstance(store._dialect, SqliteDialect)
     return store._dialect._connections[store.engine]
 

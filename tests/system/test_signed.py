@@ -40,7 +40,6 @@ class SignedStack(Stack):
 
     @property
     def cluster(self) -> str:
-        """The identity of this cluster."""
         return self.services.ports.store.read_cluster().identity
 
     def client(self, principal: StoredPrincipal | None, key: str | None = None) -> Client:
@@ -49,7 +48,6 @@ class SignedStack(Stack):
         return Client(self.redis_url("leasehold"), key=line, timeout=20)
 
     def make(self, principal: StoredPrincipal, document: Mapping[str, Any], task: str = SUBMIT) -> Envelope:
-        """Return a signed message with this document, as it is stored in the list of its queue."""
         _, queue, _ = task.split(".")
         envelope = an_envelope(queue, task, [[{**document}], {}, None], uuid4().hex)
         envelope["headers"] |= sign_headers(

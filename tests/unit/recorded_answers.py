@@ -331,7 +331,6 @@ def answer_all() -> dict[str, list[Any]]:
 
 
 def read_record() -> dict[str, list[Any]]:
-    """The answers that were recorded."""
     found: dict[str, list[Any]] = json.loads(gzip.decompress(RECORD.read_bytes()))
     return found
 

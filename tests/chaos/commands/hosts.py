@@ -241,7 +241,6 @@ class CommandHosts(Hosts):
         strike.until = read_boot_clock()
 
     def cut(self, host: str) -> None:
-        """Cut the connections of a host, and every later one."""
         self.links[host].lost = EVERY
         self.links[host].cut()
 
@@ -284,7 +283,6 @@ class CommandHosts(Hosts):
 
 
 def _list_below(root: int) -> Iterator[RunningProcess]:
-    """Yield the descendants of a process."""
     children: dict[int, list[RunningProcess]] = {}
     for each in guard.list_processes().values():
         children.setdefault(each.parent, []).append(each)

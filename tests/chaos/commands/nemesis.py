@@ -233,7 +233,6 @@ class Forger:
         timer.start()
 
     def close(self) -> None:
-        """Forge no more."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()

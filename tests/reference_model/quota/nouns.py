@@ -141,14 +141,12 @@ class World:
         return next(each for each in self.places if each.name == name)
 
     def order(self, place: Place) -> int:
-        """Slot order."""
         return self.places.index(place)
 
     def account_of(self, job: Job) -> Account | None:
         return self.accounts.get(job.account) if job.account is not None else None
 
     def on(self, place: Place, *states: str) -> list[Job]:
-        """The jobs whose lease there is in one of these states."""
         return [job for job, lease in self.leases() if place in lease.places and lease.state in states]
 
     def count_on(self, place: Place, *states: str) -> int:

@@ -468,7 +468,6 @@ class Victim:
 
     @property
     def places(self) -> list[Place]:
-        """The places of what ends."""
         return self.lease.list_all() if self.part is None else [self.lease.parts[self.part]]
 
     def count_freed(self, place: Place) -> int:
@@ -565,7 +564,6 @@ def take_over(
 
 
 def pay(world: World, account: Account, victims: Sequence[Victim]) -> None:
-    """The account pays the costs, and those of the victims get them back."""
     for level in LEVELS:
         for each in victims:
             account.balance[level] -= each.cost[level]

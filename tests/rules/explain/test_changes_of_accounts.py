@@ -26,7 +26,6 @@ def ci(*balance: float, **fields: Any) -> Account:
 
 
 def runs(name: str, slot: str, *, level: int, account: str | None = "ci", **lease: Any) -> Reservation:
-    """Leased on that slot at that level, and charged for it from now on."""
     fields: dict[str, Any] = {"level": level, "charged_at": NOW, **lease}
     return a_reservation(name, account=account, sequence=1, phase="leased", leases=(a_lease(slot, **fields),))
 

@@ -521,7 +521,6 @@ def lasts(look: Look, change: Document, less: Document, name: str) -> bool:
 
 
 def search_in(look: Look, name: str, kinds: Sequence[Kind] = KINDS_OF_CHANGE) -> Document | None:
-    """Return the change as it is printed."""
     view, rules, now = look
     found = suggest_change(Search(view, rules, view.reservations[name], now), kinds)
     return json.loads(json.dumps(describe_change(view, found))) if found is not None else None

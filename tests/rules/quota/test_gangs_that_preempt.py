@@ -65,7 +65,6 @@ class _Naive:
         return False
 
     def sum_costs(self, victim: Reservation) -> float:
-        """Return the cost of all victims, if this one ends too."""
         return sum(_find_cost(self.victims[name]) for name in (*self.ended, victim.id))
 
     def find_running(self, slot: Slot) -> Reservation | None:

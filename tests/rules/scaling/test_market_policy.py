@@ -67,7 +67,6 @@ def launched(*slots: Slot, **given: Any) -> list[str]:
 
 
 def busy(number: int, market: str, **changes: Any) -> Slot:
-    """Return a slot that takes no leases, of this market."""
     fields = {"offering": f"m/{market}", "market": market, "price": 1.0, "resources": {"cpus": 4}, "cordoned": True}
     return a_slot(f"linux-{number}", **{**fields, **changes})
 
