@@ -47,8 +47,6 @@ BATCH_POINTS: Final[tuple[Point, ...]] = get_args(BatchPoint)
 """Points of a launch of several machines by one request: before the request is stored, before and after the call,
 within the transaction that records an answer with too few machines, and after that of any answer.
 """
-POWER_POINTS: Final[tuple[Point, ...]] = get_args(PowerPoint)
-"""Points of starts and stops: after the tick stored them and before it sends messages, before and after each call."""
 LIST_POINTS: Final[tuple[Point, ...]] = get_args(ListPoint)
 """Points before and after a call that terminates several machines."""
 POINTS: Final[tuple[Point, ...]] = get_args(Point)

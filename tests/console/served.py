@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import uvicorn
 
@@ -164,8 +164,3 @@ def serve(settings: Settings, *, rows: tuple[Row, ...] = ()) -> Iterator[Console
 def _is_valid(server: uvicorn.Server) -> bool:
     app: Any = server.config.app
     return bool(app.state.backend.feed.status.is_valid)
-
-
-def path_of(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.path}?{parts.query}" if parts.query else parts.path
