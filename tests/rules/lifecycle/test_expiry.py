@@ -131,15 +131,6 @@ def test_a_leased_reservation_expires_when_now_is_its_expiry_or_later(at: float,
     assert played.ticks[1] == expected
 
 
-def test_the_slot_of_an_expired_lease_is_assigned_again_in_the_same_tick() -> None:
-    played = play_out(
-        a_scenario(submit(0, "r1", ttl=10), submit(0, "r2"), *ticks(0, 10), pool={"max_slots": 1}, slots=ONE_SLOT)
-    )
-    assert played.ticks[1] == ["expire r1 ttl", "assign r2 linux-1"]
-    assert played.slots == {"linux-1": "ready r2"}
-    assert played.phases == {"r1": "expired", "r2": "leased"}
-
-
 def test_expired_reservations_are_reported_in_order_of_submission() -> None:
     assert reported(submit(0, "r2", ttl=10), submit(1, "r1", ttl=1), tick(20), pool={"max_slots": 0}) == [
         ["expire r2 ttl", "expire r1 ttl"]
