@@ -9,76 +9,9 @@ GANG = {"components": [{"name": "w", "count": 2}]}
 HOSTS = {"hosts": {"system": "x86_64-linux", "provider": "static", "lease_ttl": 0}}
 
 CODES: dict[str, tuple[Document, str]] = {
-    "on_hold": (a_scenario(submit(0, "r1", priority=0), tick(0), slots=[a_slot("linux-1")]), "on_hold"),
-    "on_hold before no_pool": (a_scenario(submit(0, "r1", priority=0, system="mac"), tick(0)), "on_hold"),
-    "no_pool": (a_scenario(submit(0, "r1", system="mac"), tick(0)), "no_pool"),
-    "no_pool for a pool": (a_scenario(act(0, "submit", {"id": "r1", "pool": "gone"}), tick(0)), "no_pool"),
-    "never_fits by resources": (
-        a_scenario(submit(0, "r1", resources={"cpus": 5}), tick(0), pool={"resources": {"cpus": 4}}),
-        "never_fits",
-    ),
-    "exactly as much fits": (
-        a_scenario(submit(0, "r1", resources={"cpus": 4}), tick(0), pool={"resources": {"cpus": 4}}),
-        "booting",
-    ),
-    "never_fits by labels": (a_scenario(submit(0, "r1", labels={"disk": "ssd"}), tick(0)), "never_fits"),
-    "an empty value does not match a missing label": (
-        a_scenario(submit(0, "r1", labels={"disk": ""}), tick(0), slots=[a_slot("linux-1")]),
-        "never_fits",
-    ),
-    "never_fits while a slot of another size could": (
-        a_scenario(
-            submit(0, "r1", resources={"cpus": 5}),
-            tick(0),
-            pool={"resources": {"cpus": 4}},
-            slots=[a_slot("linux-1", "ready", "r0", resources={"cpus": 8})],
-            reservations=[a_holder("r0", resources={"cpus": 8})],
-        ),
-        "no_capacity",
-    ),
-    "never_fits by default_resources": (
-        a_scenario(submit(0, "r1"), tick(0), pool={"resources": {"cpus": 4}, "default_resources": {"cpus": 5}}),
-        "never_fits",
-    ),
-    "booting": (a_scenario(submit(0, "r1"), tick(0)), "booting"),
-    "at_max_slots": (a_scenario(submit(0, "r1"), tick(0), pool={"max_slots": 0}), "at_max_slots"),
-    "gang_incomplete": (
-        a_scenario(submit(0, "r1", **GANG), tick(0), pools=HOSTS, slots=[a_slot("hosts-1")]),
-        "gang_incomplete",
-    ),
-    "a gang too large for max_slots": (
-        a_scenario(submit(0, "r1", **GANG), tick(0), pool={"max_slots": 1}),
-        "at_max_slots",
-    ),
-    "cordoned": (
-        a_scenario(submit(0, "r1"), tick(0), pools=HOSTS, slots=[a_slot("hosts-1", cordoned=True)]),
-        "cordoned",
-    ),
     "cordoned, and max_slots is reached": (
         a_scenario(submit(0, "r1"), tick(0), pool={"max_slots": 1}, slots=[a_slot("linux-1", cordoned=True)]),
         "cordoned",
-    ),
-    "max_slots is reached, and the holder declined the cordoned slot": (
-        a_scenario(
-            submit(0, "r1"),
-            tick(0),
-            act(1, "decline", "r1"),
-            act(1, "cordon", "linux-1"),
-            tick(1),
-            pool={"max_slots": 1},
-            slots=[a_slot("linux-1")],
-        ),
-        "at_max_slots",
-    ),
-    "max_slots is reached, and the cordoned slot is full": (
-        a_scenario(
-            submit(0, "r1"),
-            tick(0),
-            pool={"max_slots": 1},
-            slots=[a_slot("linux-1", "ready", "r0", cordoned=True)],
-            reservations=[a_holder("r0")],
-        ),
-        "at_max_slots",
     ),
     "a gang, max_slots is reached, and cordoned slots have capacity for all of it": (
         a_scenario(
@@ -92,39 +25,6 @@ CODES: dict[str, tuple[Document, str]] = {
     "a gang, max_slots is reached, and the cordoned slot has capacity for a part of it": (
         a_scenario(submit(0, "r1", **GANG), tick(0), pool={"max_slots": 1}, slots=[a_slot("linux-1", cordoned=True)]),
         "at_max_slots",
-    ),
-    "a gang for which one slot could be launched, and cordoned ones have capacity for all of it": (
-        a_scenario(
-            submit(0, "r1", **GANG),
-            tick(0),
-            pool={"max_slots": 3},
-            slots=[a_slot("linux-1", cordoned=True), a_slot("linux-2", cordoned=True)],
-        ),
-        "at_max_slots",
-    ),
-    "a cordoned slot that is full is no reason": (
-        a_scenario(
-            submit(0, "r1"),
-            tick(0),
-            pools=HOSTS,
-            slots=[a_slot("hosts-1", "ready", "r0", cordoned=True)],
-            reservations=[a_holder("r0")],
-        ),
-        "no_capacity",
-    ),
-    "a cordoned host that is offline would have no capacity either": (
-        a_scenario(submit(200, "r1"), tick(200), pools=HOSTS, slots=[a_slot("hosts-1", cordoned=True)]),
-        "no_capacity",
-    ),
-    "no_capacity": (
-        a_scenario(
-            submit(0, "r1"),
-            tick(0),
-            pools=HOSTS,
-            slots=[a_slot("hosts-1", "ready", "r0")],
-            reservations=[a_holder("r0")],
-        ),
-        "no_capacity",
     ),
 }
 

@@ -50,14 +50,6 @@ def _pair(name: str, slot: int, other: int, *, cost: float, amounts: tuple[float
 
 
 PLACING: dict[str, tuple[list[Any], list[str]]] = {
-    "each slot takes as many as fit, in slot order": (
-        [a_host(1), a_host(2), *(waits(f"r{n}", **cpus(2)) for n in range(1, 6))],
-        ["r1 on 1 at 5", "r2 on 1 at 5", "r3 on 2 at 5", "r4 on 2 at 5"],
-    ),
-    "a reservation that is too large blocks no other": (
-        [a_host(1), holds("r9", 1, 2), waits("r1", **cpus(3)), waits("r2", **cpus(2))],
-        ["r2 on 1 at 5"],
-    ),
     "a slot that is half full takes more": (
         [a_host(1), a_host(2), holds("r9", 1, 3), waits("r1", **cpus(2)), waits("r2", **cpus(1))],
         ["r2 on 1 at 5", "r1 on 2 at 5"],
@@ -65,10 +57,6 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
     "a gang is placed where its first instance goes": (
         [a_host(1), a_host(2, X), waits("r1", **a_gang(4, 4, labels=X))],
         ["r1 on 2+1 at 5"],
-    ),
-    "all of a gang or nothing": (
-        [a_host(1), a_host(2), holds("r9", 2, 1), waits("r1", **a_gang(4, 4)), waits("r2", at=1, **cpus(1))],
-        ["r2 on 1 at 5"],
     ),
     "a gang that has no capacity here may have it there": (
         [
@@ -86,10 +74,6 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
     "a slot needs all labels that a reservation requires": (
         [a_host(1, X), a_host(2, X | Y), holds("r9", 2, 4), waits("r1", labels=X | Y, **cpus(1))],
         [],
-    ),
-    "more labels of a component count as more demanding": (
-        [a_host(1, X), waits("r1", at=-9, **cpus(4)), waits("r2", **cpus(4, labels=X))],
-        ["r2 on 1 at 5"],
     ),
     "a gang takes what a per-label limit leaves, or nothing": (
         [
