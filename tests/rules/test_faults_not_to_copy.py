@@ -73,3 +73,12 @@ def test_idle_time_counts_from_the_end_of_the_last_lease() -> None:
         slots=[a_slot("linux-1", "ready", "r1", since=-9999)],
         reservations=[a_holder("r1")],
     ) == [[], [], ["drain linux-1 idle"]]
+
+
+def test_a_lease_that_expires_in_this_tick_ends_in_this_tick() -> None:
+    """The slot was ready for a long time, but its last lease ended just now."""
+    assert reported(
+        *ticks(0, 300, 300.1),
+        slots=[a_slot("linux-1", "ready", "r1", since=-9999)],
+        reservations=[a_holder("r1", created_at=-10, ttl=10)],
+    ) == [["expire r1 ttl"], [], ["drain linux-1 idle"]]
