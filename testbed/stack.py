@@ -296,7 +296,4 @@ class Stack:
 
 def make_dispatcher(app: Celery, settings: Settings) -> CeleryDispatcher:
     """Return a dispatcher for the process of the test, like that of a worker."""
-    return CeleryDispatcher(
-        app,
-        tick_seconds=settings.ticks.interval,
-    )
+    return CeleryDispatcher(app, tick_seconds=settings.ticks.interval)

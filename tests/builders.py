@@ -14,12 +14,7 @@ SYSTEM = "x86_64-linux"
 
 def a_slot(name: str = "linux-1", *, state: SlotState = "ready", **changes: object) -> Slot:
     """Return a slot of the pool `linux` (the part of the id before the number), with a machine if its state has one."""
-    defaults: dict[str, Any] = {
-        "id": name,
-        "pool": name.rpartition("-")[0] or "linux",
-        "state": state,
-        "since": NOW,
-    }
+    defaults: dict[str, Any] = {"id": name, "pool": name.rpartition("-")[0] or "linux", "state": state, "since": NOW}
     if state not in INACTIVE:
         defaults |= {"epoch": 1, "launch_id": f"launch-{name}", "launch_reason": "demand"}
     if state in WITH_MACHINE:
@@ -38,23 +33,14 @@ def a_component(name: str = "main", **changes: object) -> Component:
 def a_request(**changes: object) -> Request:
     """Return a request for one slot in any pool of the system x86_64-linux; `resources` are those of its component."""
     resources = changes.pop("resources", {})
-    fields: dict[str, Any] = {
-        "system": SYSTEM,
-        "components": (a_component(resources=resources),),
-        **changes,
-    }
+    fields: dict[str, Any] = {"system": SYSTEM, "components": (a_component(resources=resources),), **changes}
     return Request(**fields)
 
 
 def a_reservation(name: str = "r1", **changes: object) -> Reservation:
     """Return a pending reservation. `changes` may name fields of its request: `a_reservation("r1", account="ci")`."""
     wishes = {key: changes.pop(key) for key in list(changes) if key in (*Request.__struct_fields__, "resources")}
-    defaults: dict[str, Any] = {
-        "id": name,
-        "request": a_request(**wishes),
-        "created_at": NOW,
-        "changed_at": NOW,
-    }
+    defaults: dict[str, Any] = {"id": name, "request": a_request(**wishes), "created_at": NOW, "changed_at": NOW}
     return Reservation(**(defaults | changes))
 
 

@@ -39,8 +39,7 @@ _PATTERN: Final = re.compile("|".join(rf"\b(?:{words})(?!\w)" for words in REFUS
 _FENCE: Final = re.compile(r"^\s*(```|~~~)")
 _CODE: Final = re.compile(r"`[^`]*`|<[^>\s][^>]*>|\]\([^)]*\)")
 _PEOPLE: Final = re.compile(
-    r"\b(?:users?|operators?|engineers?|readers?|people|person|newcomers?|authors?|teams?) whom?\b",
-    re.IGNORECASE,
+    r"\b(?:users?|operators?|engineers?|readers?|people|person|newcomers?|authors?|teams?) whom?\b", re.IGNORECASE
 )
 """Pronouns for people are right."""
 _TOPS: Final = (

@@ -21,7 +21,6 @@ class MemoryFeed:
         self._messages[str(next(self._numbers))] = (self._clock(), tuple(each for each in notices if each is not None))
 
     def receive(self, wait_seconds: float = 0.0) -> list[Message]:
-        """See NoticeFeed."""
         now = self._clock()
         due = [receipt for receipt, (due, _) in self._messages.items() if due <= now][:MOST_AT_ONCE]
         for receipt in due:
@@ -29,6 +28,5 @@ class MemoryFeed:
         return [Message(receipt, self._messages[receipt][1]) for receipt in due]
 
     def delete(self, receipts: Sequence[str]) -> None:
-        """See NoticeFeed."""
         for receipt in receipts:
             self._messages.pop(receipt, None)

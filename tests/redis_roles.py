@@ -35,7 +35,6 @@ class RedisWithRoles:
         )
 
     def url(self, role: str) -> str:
-        """Return the URL for this role."""
         return f"redis://{role}:{role}-password@127.0.0.1:{self.server.port}/0"
 
     def read_refusals(self) -> list[tuple[str, str, str]]:

@@ -50,7 +50,6 @@ class Authority:
         self.file.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def sign(self, name: str) -> Certificate:
-        """Return a certificate with a key of its own."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         addresses = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])

@@ -100,7 +100,6 @@ class Failover:
 
 @contextmanager
 def open_database(kind: str, folder: Path) -> Iterator[Database]:
-    """Yield an empty database of this kind, for one seed."""
     if kind == "sqlite":
         url = f"sqlite:///{folder}/leasehold.db"
         yield Database(url, url)

@@ -48,7 +48,6 @@ class UseLog:
         self._guard = Lock()
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write one line."""
         line = json.dumps({"event": event, **fields}).encode() + b"\n"
         with self._guard:
             self._file.write(line)

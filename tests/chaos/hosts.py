@@ -122,7 +122,6 @@ class Hosts(Stack):
         self._services_of_this_process: Services | None = None
 
     def make_rules(self) -> dict[str, Any]:
-        """Return the rules of the run."""
         return make_rules()
 
     def start_redis(self) -> RedisPair:

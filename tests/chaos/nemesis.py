@@ -335,7 +335,6 @@ class Nemesis:
             self._hosts.redis_server.restart()
 
     def _shift_clock(self) -> str:
-        """Shift the wall clock of one process."""
         name, seconds = self._choose_process(), self._dice.choice(self.clock_shifts)
         self._hosts.shifts.set(name, seconds)
         self._shifted.add(name)

@@ -16,11 +16,7 @@ from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 
 BatchPoint = Literal[
-    "before_batch_stored",
-    "before_batch_call",
-    "after_batch_call",
-    "within_partial_answer",
-    "after_batch_recorded",
+    "before_batch_stored", "before_batch_call", "after_batch_call", "within_partial_answer", "after_batch_recorded"
 ]
 PowerPoint = Literal[
     "before_power_sent",
@@ -51,8 +47,6 @@ BATCH_POINTS: Final[tuple[Point, ...]] = get_args(BatchPoint)
 """Points of a launch of several machines by one request: before the request is stored, before and after the call,
 within the transaction that records an answer with too few machines, and after that of any answer.
 """
-POWER_POINTS: Final[tuple[Point, ...]] = get_args(PowerPoint)
-"""Points of starts and stops: after the tick stored them and before it sends messages, before and after each call."""
 LIST_POINTS: Final[tuple[Point, ...]] = get_args(ListPoint)
 """Points before and after a call that terminates several machines."""
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
@@ -153,7 +147,6 @@ def place_points(folder: Path) -> None:
 
 
 def place_restore_points(folder: Path) -> None:
-    """Wrap the functions of a restore that have a named point."""
     from scheduler.operations import restore
     from scheduler.store import backup
 

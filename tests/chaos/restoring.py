@@ -59,7 +59,6 @@ class Restorer:
         self._thread = threading.Thread(target=self._work, name="restore", daemon=True)
 
     def start(self) -> None:
-        """Start the thread that makes the backup and the restore."""
         self._thread.start()
 
     def finish(self) -> None:

@@ -191,7 +191,6 @@ def _judge(hosts: Hosts, seed: int, settled: float) -> Verdict:
 
 
 def find_kinds(call: Line) -> Iterator[str]:
-    """Yield the kinds of calls that the verdict counts to which this call belongs."""
     if is_launch(call):
         yield "launches"
         if len(call["instances"]) > 1:

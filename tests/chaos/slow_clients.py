@@ -54,13 +54,11 @@ class SlowClients:
         return f"{count} connections: {kind}"
 
     def close(self) -> None:
-        """Close all connections."""
         connections, self._open = self._open, []
         for each in connections:
             each.close()
 
     def _make(self, kind: str) -> bytes:
-        """Return the bytes that are sent on each connection of this kind."""
         makers: Mapping[str, Callable[[], bytes]] = {
             "silent": lambda: b"",
             "half heads": lambda: self._request("GET", "/status")[:-2],

@@ -137,14 +137,8 @@ def test_a_restored_lease_may_be_used_again_before_the_restore_has_ended() -> No
             replace(RESTORED, uses=[*RESTORED.uses, a_use(24, "r5", 101), a_use(28, "r5", 101), a_use(29)]),
             "i-1 was held by r1/1, r5/101",
         ),
-        (
-            replace(RESTORED, calls=[a_call(4, "TerminateInstances")]),
-            "machine i-1 was terminated while r1 held it",
-        ),
-        (
-            replace(RESTORED, calls=[a_call(25.8, "TerminateInstances")]),
-            "machine i-1 was terminated while r1 held it",
-        ),
+        (replace(RESTORED, calls=[a_call(4, "TerminateInstances")]), "machine i-1 was terminated while r1 held it"),
+        (replace(RESTORED, calls=[a_call(25.8, "TerminateInstances")]), "machine i-1 was terminated while r1 held it"),
         # A renewal from before the mark holds for one lease time.
         (
             replace(RESTORED, uses=[*RESTORED.uses, a_use(27.5, "r2", 9, machine="i-2")]),
@@ -308,10 +302,7 @@ def test_events_that_a_restore_removes_from_sql_stay_in_the_evidence(tmp_path: P
 
 def test_an_end_that_only_the_holder_has_seen_is_in_the_evidence(tmp_path: Path) -> None:
     """The witness may not see the last events before a restore."""
-    lines = [
-        {"event": "accepted", "reservation": "r1", "at": 1.0},
-        {"event": "ended", "reservation": "r1", "at": 2.0},
-    ]
+    lines = [{"event": "accepted", "reservation": "r1", "at": 1.0}, {"event": "ended", "reservation": "r1", "at": 2.0}]
     (tmp_path / "holders-0.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert gather(tmp_path, a_store("restored"), []).ended == {"r1"}
 

@@ -105,6 +105,5 @@ def _fetch(base: str, requests: Iterable[tuple[str, str, str | None, dict[str, s
 
 
 def list_secrets(running: RunningStack) -> list[str]:
-    """Return the secrets of a running stack."""
     password = running.broker_url.rpartition("@")[0].rpartition(":")[2]
     return [each for each in (password, running.environment["LEASEHOLD_AWS__SECRET_ACCESS_KEY"]) if each]

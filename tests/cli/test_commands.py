@@ -25,7 +25,6 @@ from tests.client.intake import Document, FakeIntake, a_row, accept
 
 
 def list_commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command with its path of names."""
     found = found or typer.main.get_command(app)
     for name, command in found.commands.items():
         if hasattr(command, "commands"):

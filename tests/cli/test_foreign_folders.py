@@ -114,9 +114,7 @@ def test_a_client_refuses_the_folder_of_another_user(planted: StackFolder, run: 
 def test_a_stack_does_not_start_in_the_folder_of_another_user(planted: StackFolder, run: Run, tmp_path: Path) -> None:
     planted.unlock()
     give_away(planted.path)
-    assert run("up").complaints == [
-        f"leasehold: {planted.path} is not used: it belongs to another user (uid {UID})",
-    ]
+    assert run("up").complaints == [f"leasehold: {planted.path} is not used: it belongs to another user (uid {UID})"]
     with pytest.raises(StackError, match="another user"):
         Stack(tmp_path).start()
 

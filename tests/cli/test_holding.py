@@ -267,8 +267,7 @@ def test_a_lease_that_cannot_be_renewed_is_lost(holder: FakeReservation, hold: S
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "word"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
+    ("number", "status", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")]
 )
 def test_a_signal_while_it_waits_cancels_the_reservation(
     number: signal.Signals, status: int, word: str, stack: FakeIntake, hold: Start, tmp_path: Path

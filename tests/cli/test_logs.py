@@ -23,7 +23,6 @@ EARLY, LATE = "2026-11-22T14:32:26.786631Z", "2026-11-22T14:32:27.000000Z"
 
 @pytest.fixture
 def logs(tmp_path: Path, run: Run) -> Path:
-    """Return the logs of a stack that has run in this folder."""
     folder = tmp_path / ".leasehold" / "logs"
     folder.mkdir(parents=True)
     (folder / "ticks.log").write_text(f"{EARLY} [info     ] one\n{LATE} [error    ] four\nTraceback:\n")

@@ -14,7 +14,6 @@ from scheduler.store.opening import open_store
 
 @pytest.fixture(autouse=True)
 def stack(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningStack:
-    """A running stack with a Redis of its own."""
     found = RunningStack(tmp_path, 1, "running", "redis://x", sqlite_url, environment={OWN_STACK_VARIABLE: "1"})
     monkeypatch.setattr("leasehold.agent.commands.find_running", lambda: found)
     monkeypatch.delenv(URL_VARIABLE, raising=False)

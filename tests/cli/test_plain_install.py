@@ -93,7 +93,6 @@ def run_commands(folder: Path, blocked: AbstractSet[str], commands: list[list[st
 
 
 def list_modules(extra: str) -> Iterator[str]:
-    """Yield the modules of the distributions that this extra installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for requirement in project["optional-dependencies"][extra]:
         yield requirement.partition("[")[0].partition(">")[0].replace("-", "_")

@@ -97,7 +97,6 @@ def await_(holds: Callable[[], bool], what: str) -> None:
 
 
 def list_processes(folder: Path) -> list[str]:
-    """Return the processes that run in this folder, as all processes of a stack do."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -263,7 +262,6 @@ class Stranger:
         self._server: ThreadingHTTPServer | None = None
 
     def take(self, port: int) -> None:
-        """Serve on this port."""
         seen = self.seen
 
         class Handler(BaseHTTPRequestHandler):

@@ -27,7 +27,6 @@ class Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run the coroutine in the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
@@ -136,7 +135,6 @@ class BlockingClient:
 
 @contextmanager
 def open_blocking(url: str, timeout: float, token: str | None = None) -> Iterator[BlockingClient]:
-    """Open an AsyncClient with the interface of Client."""
     made = BlockingClient(url, timeout=timeout, token=token)
     try:
         yield made

@@ -122,7 +122,6 @@ class FakeIntake:
 
 @pytest.fixture
 def intake(redis_url: str) -> Iterator[FakeIntake]:
-    """A fake stack on the shared Redis."""
     fake = FakeIntake(redis_url)
     yield fake
     fake.stop()
@@ -145,7 +144,6 @@ class Access:
         return Client(self.url, **{"timeout": 5, **self._find_login(options), **options})
 
     def open_facade(self) -> AbstractContextManager[BlockingClient]:
-        """Return the asyncio client with the interface of the blocking one."""
         return open_blocking(self.url, timeout=5, token=self.token or None)
 
     def add_principal(self, name: str, role: Role = "producer") -> str:

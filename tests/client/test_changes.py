@@ -12,7 +12,6 @@ CORE = a_lease("linux-1", token=1)
 
 
 def elastic_lease(number: int, token: int, **fields: Any) -> Any:
-    """The lease of one elastic instance."""
     return a_lease("linux-1", component=f"more.{number}", kind="elastic", token=token, **fields)
 
 

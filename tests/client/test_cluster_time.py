@@ -23,7 +23,6 @@ SHIFTS = pytest.mark.parametrize("shift", [600.0, -600.0])
 
 @pytest.fixture
 def clock(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> ClientClock:
-    """A clock that queries Redis at every call."""
     monkeypatch.setattr(cluster_time, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(cluster_time, "DOUBT_SECONDS", 0.0)
     return ClientClock(redis_client, "leasehold:clock")

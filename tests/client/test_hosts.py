@@ -17,13 +17,7 @@ from leasehold.client.hosts import Hosts
 from leasehold.client.models import LeaseKey
 from leasehold.work.command import HostIdentity, Signer, Taken
 from leasehold.work.runner import Runner
-from scheduler.protocol.heartbeats import (
-    LONGEST_BEAT_SECONDS,
-    Heartbeat,
-    find_beat,
-    is_heartbeat_of,
-    read_heartbeat,
-)
+from scheduler.protocol.heartbeats import LONGEST_BEAT_SECONDS, Heartbeat, find_beat, is_heartbeat_of, read_heartbeat
 from scheduler.protocol.signing import make_key, read_key
 from testbed.processes import wait_for
 from tests.client.intake import Document, FakeIntake
@@ -45,7 +39,6 @@ class FakeHost:
         self.version: str | None = None
 
     def answer(self, verb: str, _document: Document) -> Document | None:
-        """Return the answer to a request of the host."""
         if self.refusal:
             return dict(self.refusal)
         if verb == "leave":

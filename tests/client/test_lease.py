@@ -221,11 +221,7 @@ def test_a_reservation_that_is_not_leased_in_time_is_released(intake: FakeIntake
 
 
 @pytest.fixture
-def in_vain(
-    intake: FakeIntake,
-    client: Client,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[None]:
+def in_vain(intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ticks, 5 s of cluster time apart, that find that r1 fits on no slot."""
     for name in ("waiting.FIRST_CODE_SECONDS", "waiting.POLL_SECONDS"):
         monkeypatch.setattr(f"leasehold.client.{name}", 0.05)

@@ -65,7 +65,6 @@ def find_checked_names(place: Any) -> dict[str, Any]:
 
 
 def list_types(annotation: object) -> Iterator[type]:
-    """Yield the classes of which a type is made."""
     origin = typing.get_origin(annotation) or annotation
     if isinstance(origin, type):
         yield origin

@@ -179,7 +179,6 @@ def test_a_refusal_without_a_time_is_final(intake: FakeIntake, client: Client) -
 
 
 def count_commands(redis_client: redis.Redis, name: str) -> int:
-    """Return how often Redis has run this command."""
     found: dict[str, Any] = redis_client.info("commandstats")
     return int(found.get(f"cmdstat_{name}", {}).get("calls", 0))
 

@@ -77,9 +77,6 @@ def test_rules_are_applied_to_the_version_that_the_caller_saw(intake: FakeIntake
 def test_faults_of_rules_are_raised(intake: FakeIntake, client: Client) -> None:
     error = {"index": 0, "path": "rules.pools.linux.max_slots", "expected": "a whole number >= 0", "got": "-1"}
     intake.handler = lambda *_: {"ok": False, "errors": [error]}
-    for call in (
-        lambda: client.preview_rules(RULES),
-        lambda: client.apply_rules(RULES, expected=2),
-    ):
+    for call in (lambda: client.preview_rules(RULES), lambda: client.apply_rules(RULES, expected=2)):
         with pytest.raises(Refused, match=r"max_slots"):
             call()

@@ -37,10 +37,7 @@ PLACEMENT = Placement(component="main", slot="linux-1", token=12, address="10.0.
         (Slot(id="linux-2", pool="linux", state="empty", cordoned=True), "<Slot linux-2 empty cordoned>"),
         (Account(id="ci", balance=(0.0, 2.5, 0.0, 0.0, 0.0)), "<Account ci level 1, balance 0 2.5 0 0 0>"),
         (Answer(ok=True, reservation="r1", phase="leased", token=12), "<Answer ok r1 leased token 12>"),
-        (
-            Answer(ok=False, errors=(Fault(0, "id", "a name", "7"),)),
-            "<Answer refused: id: expected a name, got 7>",
-        ),
+        (Answer(ok=False, errors=(Fault(0, "id", "a name", "7"),)), "<Answer refused: id: expected a name, got 7>"),
         (
             Explanation(reservation="r1", phase="pending", code="booting", detail="soon", position=1, waiting=3),
             "<Explanation r1 is pending, 1 of 3 in the queue: booting: soon>",

@@ -28,7 +28,6 @@ def look() -> dict[str, float]:
 
 
 def look_in_thread() -> dict[str, float]:
-    """The same from another thread."""
     found: list[dict[str, float]] = []
     thread = threading.Thread(target=lambda: found.append(look()))
     thread.start()

@@ -33,7 +33,6 @@ class Window:
         return self.wait_for(lambda: next(iter(self.find_all(selector)), None), f"{selector} on the page")
 
     def find_all(self, selector: str) -> list[WebElement]:
-        """Return the shown elements of this selector."""
         return self.settled(
             lambda: [each for each in self.driver.find_elements(By.CSS_SELECTOR, selector) if each.is_displayed()]
         )
@@ -45,7 +44,6 @@ class Window:
         return self.settled(lambda: act(self.find(selector)))
 
     def click(self, selector: str) -> None:
-        """Click an element."""
         self.use(selector, lambda each: each.click())
 
     def press(self, keys: str) -> None:

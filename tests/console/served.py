@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import uvicorn
 
@@ -61,7 +61,6 @@ class Browser:
         return self.send("POST", path, body, {**usual, **_names(headers)})
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        """Send a request with exactly these headers, those of this browser, and its cookies."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=20)
         sent = {**self.headers, **(headers or {})}
         if self.cookies:
@@ -80,7 +79,6 @@ class Browser:
         return Answer(answer.status, answer.headers, text)
 
     def csrf(self, page: str = "/about") -> str:
-        """Return the CSRF token that a page contains."""
         found = re.search(r'data-csrf="([0-9a-f]*)"', self.get(page).text)
         assert found is not None
         return found[1]
@@ -122,7 +120,6 @@ class Console:
             transaction.save_principals([principal])
 
     def remove(self, name: str) -> None:
-        """Remove a principal."""
         with self.store.transaction() as transaction:
             transaction.load_principals()
             transaction.delete_principals([name])
@@ -167,9 +164,3 @@ def serve(settings: Settings, *, rows: tuple[Row, ...] = ()) -> Iterator[Console
 def _is_valid(server: uvicorn.Server) -> bool:
     app: Any = server.config.app
     return bool(app.state.backend.feed.status.is_valid)
-
-
-def path_of(url: str) -> str:
-    """Return the path and query of a URL."""
-    parts = urlsplit(url)
-    return f"{parts.path}?{parts.query}" if parts.query else parts.path

@@ -51,7 +51,6 @@ class Server:
         self.thread = threading.Thread(target=self.server.run, daemon=True)
 
     def connect(self, sent: bytes = b"") -> socket.socket:
-        """Return a connection on which these bytes were sent."""
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
         connection.sendall(sent)
         return connection

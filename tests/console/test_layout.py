@@ -27,8 +27,7 @@ def test_a_time_is_shown_relative_to_now_and_its_hover_has_the_absolute_one_in_u
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "now"), (-0.4, "now"), (8, "8 s ago"), (-750, "in 12 min"), (12_000, "3 h 20 min ago")],
+    ("seconds", "text"), [(0.4, "now"), (-0.4, "now"), (8, "8 s ago"), (-750, "in 12 min"), (12_000, "3 h 20 min ago")]
 )
 def test_a_relative_time_names_its_direction(seconds: float, text: str) -> None:
     assert format_ago(NOW - seconds, NOW) == text

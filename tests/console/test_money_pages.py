@@ -170,9 +170,7 @@ def market(console: Console) -> Console:
     put_rules(console, RULES)
     now = console.store.now()
     save_market(
-        console.store,
-        types=[a_type("m5.large")],
-        prices=[a_price("m5.large", price=0.05, seen_at=now - 7300.0)],
+        console.store, types=[a_type("m5.large")], prices=[a_price("m5.large", price=0.05, seen_at=now - 7300.0)]
     )
     with console.store.transaction() as transaction:
         hold = Hold(

@@ -27,10 +27,7 @@ def pair(tmp_path: Path) -> Iterator[RedisPair]:
 
 @pytest.mark.parametrize("is_linked", [True, False])
 def test_the_console_follows_the_view_to_the_server_that_became_the_primary(
-    pair: RedisPair,
-    sqlite_url: str,
-    tmp_path: Path,
-    is_linked: bool,
+    pair: RedisPair, sqlite_url: str, tmp_path: Path, is_linked: bool
 ) -> None:
     """Its open connections lead to the old primary, which is a replica and serves reads."""
     with serve(settings_for(pair.url, sqlite_url, tmp_path / "token"), rows=(a_slot("linux-1"),)) as console:

@@ -23,7 +23,6 @@ _SWITCH: Final = re.compile(r"`make chaos OFF=(\w+)`")
 
 
 def _list_markers() -> Counter[tuple[str, str]]:
-    """Count the markers of the product by file and name."""
     files = (path for package in PACKAGES for path in (ROOT / package).rglob("*"))
     sources = (path for path in files if path.suffix in {".py", ".lua", ".tmpl"})
     return Counter(

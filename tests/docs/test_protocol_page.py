@@ -140,9 +140,4 @@ def test_the_example_of_a_signature_is_right() -> None:
     assert encode_canonically(*texts).decode() == canonical
     assert fields.body_sha256 == hash_body(body.encode())
     assert sign(read_key(key), fields) == signature
-    assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == {
-        "principal",
-        "cluster",
-        "signed_at",
-        "signature",
-    }
+    assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == {"principal", "cluster", "signed_at", "signature"}

@@ -46,12 +46,10 @@ class Emulator:
                 return error.code, json.load(error)
 
     def steer(self, **settings: object) -> None:
-        """Change these settings."""
         status, answer = self.ask("PUT", "settings", settings)
         assert status == 200, answer
 
     def set_fault(self, **rule: object) -> None:
-        """Replace all faults by this one."""
         status, answer = self.ask("PUT", "faults", [rule])
         assert status == 200, answer
 
@@ -63,7 +61,6 @@ class Emulator:
         return events
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the background events."""
         found: list[dict[str, Any]] = self.ask("GET", "events")[1]["events"]
         return [event for event in found if event["event"] != "reset"]
 
@@ -73,7 +70,6 @@ class Emulator:
         return found
 
     def calls(self, action: str | None = None) -> list[dict[str, Any]]:
-        """Return the call log, for one action or all."""
         records = self.ask("GET", "calls")[1]["calls"]
         return [record for record in records if action in {None, record["action"]}]
 
@@ -168,11 +164,7 @@ def some_rules(ec2: dict[str, Any] | None = None, **pool: object) -> Rules:
 def an_order(number: int = 1, **changes: object) -> LaunchOrder:
     """Return the order to launch slot `linux-NUMBER`."""
     order = LaunchOrder(
-        slot=f"linux-{number}",
-        pool="linux",
-        launch_id=f"launch-{number}",
-        generation=1,
-        offerings=("c5.large",),
+        slot=f"linux-{number}", pool="linux", launch_id=f"launch-{number}", generation=1, offerings=("c5.large",)
     )
     if "offering" in changes:
         key = changes.pop("offering")

@@ -23,7 +23,6 @@ OTHER_IMAGE = "ami-0abcdef1234567890"
 
 
 def a_batch(count: int, *offerings: str) -> LaunchOrder:
-    """Return the order for a batch of this many machines."""
     return LaunchOrder(batch="b1", pool="linux", count=count, offerings=offerings, cluster_id="c1", highest="3.40")
 
 

@@ -259,10 +259,7 @@ def test_calls_of_different_regions_do_not_mix(access: Ec2Access, launch: Launch
     other = make_fleet(
         "blue",
         Ec2Access(
-            region="eu-west-1",
-            endpoint_url=access.endpoint_url,
-            access_key_id="testing",
-            secret_access_key="testing",
+            region="eu-west-1", endpoint_url=access.endpoint_url, access_key_id="testing", secret_access_key="testing"
         ),
     )
     assert list(other.sweep()) == []
@@ -335,10 +332,7 @@ def process(tmp_path: Path, _no_settings_of_aws: None) -> Iterator[Process]:
 
 def test_a_process_reads_its_file_and_writes_its_log(process: Process) -> None:
     access = Ec2Access(
-        region=REGION,
-        endpoint_url=process.emulator.url,
-        access_key_id="testing",
-        secret_access_key="testing",
+        region=REGION, endpoint_url=process.emulator.url, access_key_id="testing", secret_access_key="testing"
     )
     fleet = make_fleet("blue", access)
     rules = some_rules({"image": IMAGE})

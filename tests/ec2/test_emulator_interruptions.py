@@ -55,7 +55,6 @@ def session() -> boto3.session.Session:
 
 @pytest.fixture
 def queue(emulator: Emulator, session: boto3.session.Session) -> Iterator[Queue]:
-    """Yield the queue that the emulator makes."""
     emulator.steer(interruption_queue="notices")
     url = emulator.ask("GET", "health")[1]["interruption_queue"]
     assert url == f"{emulator.url}/{ACCOUNT}/notices"

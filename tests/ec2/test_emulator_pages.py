@@ -65,12 +65,7 @@ def test_without_instances_both_calls_have_one_empty_page(client: "EC2Client") -
 
 CHANGES: dict[str, tuple[str, dict[str, Any], str, Any]] = {
     "tags": ("create_tags", {"Tags": [{"Key": "team", "Value": "blue"}]}, "Tags", [{"Key": "team", "Value": "blue"}]),
-    "source check": (
-        "modify_instance_attribute",
-        {"SourceDestCheck": {"Value": False}},
-        "SourceDestCheck",
-        False,
-    ),
+    "source check": ("modify_instance_attribute", {"SourceDestCheck": {"Value": False}}, "SourceDestCheck", False),
     "stop": ("stop_instances", {}, "State", {"Code": 80, "Name": "stopped"}),
     "end": ("terminate_instances", {}, "State", {"Code": 48, "Name": "terminated"}),
 }

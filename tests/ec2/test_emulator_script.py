@@ -141,9 +141,7 @@ def test_a_wrong_speed_is_refused_and_plays_nothing(speed: str, emulator: Emulat
 
 def test_a_script_in_toml_is_read_over_http(emulator: Emulator) -> None:
     request = urllib.request.Request(  # noqa: S310 - our own loopback
-        f"{emulator.url}/_leasehold/script?speed=1e6",
-        BAD_DAY.read_bytes(),
-        {"Content-Type": "application/toml"},
+        f"{emulator.url}/_leasehold/script?speed=1e6", BAD_DAY.read_bytes(), {"Content-Type": "application/toml"}
     )
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own loopback
         assert answer.status == 200

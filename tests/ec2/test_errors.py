@@ -142,7 +142,6 @@ def test_a_state_reason_that_refuses_no_launch_has_no_meaning(code: str) -> None
 
 
 def describe(row: Row, code: str) -> str:
-    """Return a code as the page has it."""
     notes = {LAUNCHING: " (launch)", frozenset({"power"}): " (power)", frozenset({"fleet"}): " (in a fleet's answer)"}
     return code + notes.get(row.where, "") + (" (names an image)" if row.about else "")
 

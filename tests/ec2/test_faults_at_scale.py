@@ -50,7 +50,6 @@ class ProbedFleet(Ec2Fleet):
     """The machines on the emulator, each of which serves as soon as it runs."""
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """See Probe."""
         return machine.state == "running"
 
 

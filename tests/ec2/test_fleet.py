@@ -262,10 +262,7 @@ def test_a_machine_that_two_pages_list_is_swept_once(
             {"Code": "Client.InternalError", "Message": "Client error on launch"},
             ("Client.InternalError: Client error on launch", None, None),
         ),
-        (
-            {"Code": "Client.UserInitiatedShutdown", "Message": ""},
-            ("Client.UserInitiatedShutdown: ", None, None),
-        ),
+        ({"Code": "Client.UserInitiatedShutdown", "Message": ""}, ("Client.UserInitiatedShutdown: ", None, None)),
         ({"Code": "", "Message": ""}, ("", None, None)),
         (None, ("", None, None)),
     ],
@@ -349,7 +346,6 @@ def test_a_refused_end_is_returned_and_any_other_error_is_raised(
 
 
 def until(fleet: Ec2Fleet, machine: str, **wanted: object) -> list[tuple[Any, Any]]:
-    """Return the descriptions of a machine until all wanted values are reached."""
     seen: list[tuple[Any, Any]] = []
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:

@@ -42,10 +42,7 @@ def test_an_sts_that_does_not_answer_is_no_refusal() -> None:
 
 @pytest.mark.parametrize(
     ("region", "url"),
-    [
-        ("eu-west-1", "https://sts.eu-west-1.amazonaws.com/"),
-        ("cn-north-1", "https://sts.cn-north-1.amazonaws.com.cn/"),
-    ],
+    [("eu-west-1", "https://sts.eu-west-1.amazonaws.com/"), ("cn-north-1", "https://sts.cn-north-1.amazonaws.com.cn/")],
 )
 def test_the_address_is_that_of_the_region(region: str, url: str) -> None:
     assert find_sts_url(region, None) == url

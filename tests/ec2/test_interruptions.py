@@ -96,8 +96,7 @@ def test_a_scheduled_change_without_a_readable_time_is_a_notice(time: object) ->
 
 
 @pytest.mark.parametrize(
-    "detail",
-    [{"statusCode": "closed"}, {"service": "RDS"}, {"eventTypeCategory": "issue"}, {"affectedEntities": []}],
+    "detail", [{"statusCode": "closed"}, {"service": "RDS"}, {"eventTypeCategory": "issue"}, {"affectedEntities": []}]
 )
 def test_other_events_of_aws_health_concern_no_machine(detail: dict[str, Any]) -> None:
     assert read_notices(json.dumps(a_change(**detail))) == ()

@@ -34,7 +34,7 @@ RULES: Final[dict[str, Any]] = {
             "offerings": [{"name": name, "price": price} for name, price in PRICES.items()],
             "ec2": {"image": IMAGE},
         }
-    },
+    }
 }
 ORPHAN_SECONDS: Final = 4.0
 MOST_GIB: Final = 16384
@@ -53,7 +53,6 @@ class Real(Harness):
         """The begin of the last step, and the longest time between the begins of two steps."""
 
     def clock(self) -> float:
-        """See Harness."""
         return time.time()
 
     def step(self) -> None:

@@ -41,7 +41,6 @@ def emulator(tmp_path: Path) -> Iterator[PlayingEmulator]:
 
 @contextmanager
 def start_emulator(folder: Path) -> Iterator[PlayingEmulator]:
-    """Run an emulator whose machines are played below this folder."""
     environment = {**os.environ, "EC2_EMULATOR_SECRET": SECRET, "TMPDIR": str(folder)}
     words = [sys.executable, "-m", "leasehold_emulator", "--port", "0", "--run-user-data"]
     with Guarded(words, env=environment, stdout=subprocess.PIPE) as process:

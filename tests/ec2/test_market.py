@@ -25,7 +25,6 @@ def market_of_all_tests(access: Ec2Access) -> Ec2Market:
 
 @pytest.fixture
 def market(market_of_all_tests: Ec2Market, emulator: Emulator) -> Ec2Market:
-    """Return the market of a reset emulator."""
     return market_of_all_tests
 
 

@@ -100,14 +100,7 @@ def test_tcp_is_ready_when_the_port_takes_a_connection(silent: int, closed: int)
 
 @pytest.mark.parametrize("kind", ["tcp", "http"])
 @pytest.mark.parametrize(
-    ("address", "port"),
-    [
-        (None, 80),
-        ("", 1),
-        ("host.invalid", 80),
-        ("a" * 300, 80),
-        ("no\nhost", 80),
-    ],
+    ("address", "port"), [(None, 80), ("", 1), ("host.invalid", 80), ("a" * 300, 80), ("no\nhost", 80)]
 )
 def test_what_cannot_be_reached_is_not_ready(kind: str, address: str | None, port: int) -> None:
     assert not ready({"kind": kind, "port": port, "timeout": 1}, address=address)

@@ -81,8 +81,7 @@ def test_of_six_machines_without_a_slot_five_end(emulator: Emulator, access: Ec2
     successor = Harness({"pools": {"other": {"system": "x86_64-linux", "max_slots": 0}}}, fleet=idle.fleet)
     successor.now = idle.now + 400
     client.create_tags(
-        Resources=machines,
-        Tags=[{"Key": "leasehold:cluster-id", "Value": successor.store.read_cluster().identity}],
+        Resources=machines, Tags=[{"Key": "leasehold:cluster-id", "Value": successor.store.read_cluster().identity}]
     )
     found = reconcile(successor.ports)
     assert (found.ended, found.refused) == (COUNT - 1, 1)

@@ -40,7 +40,6 @@ def read(*errors: tuple[str, str, str], machines: int = 0, places: dict[str, Any
 
 
 def a_refusal(offering: str, code: str, category: Any, scope: Any = "offering", place: str = "") -> Refusal:
-    """Return the refusal of an offering."""
     return Refusal(offering=offering, category=category, code=code, message="no", scope=scope, place=place)
 
 
@@ -75,10 +74,7 @@ NO_ADDRESS = "InsufficientFreeAddressesInSubnet"
         ),
         (
             [("a", "s1", "NobodyKnowsThisCode"), ("a", "s2", "NobodyKnowsThisCode"), ("b", "s1", NONE_LEFT)],
-            [
-                a_refusal("b", NONE_LEFT, "capacity", place="s1"),
-                a_refusal("a", "NobodyKnowsThisCode", "misconfigured"),
-            ],
+            [a_refusal("b", NONE_LEFT, "capacity", place="s1"), a_refusal("a", "NobodyKnowsThisCode", "misconfigured")],
         ),
         ([("a", "s1", "UnauthorizedOperation")], [a_refusal("a", "UnauthorizedOperation", "auth", place="s1")]),
         (

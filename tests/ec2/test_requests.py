@@ -42,18 +42,11 @@ def test_an_image_makes_run_instances() -> None:
             "MinCount": 1,
             "MaxCount": 1,
             "InstanceType": "c5.large",
-            "MetadataOptions": {
-                "HttpTokens": "required",
-                "HttpPutResponseHopLimit": 1,
-                "HttpEndpoint": "enabled",
-            },
+            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
             "InstanceInitiatedShutdownBehavior": "terminate",
             "InstanceMarketOptions": {
                 "MarketType": "spot",
-                "SpotOptions": {
-                    "SpotInstanceType": "one-time",
-                    "InstanceInterruptionBehavior": "terminate",
-                },
+                "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
             },
             "TagSpecifications": [
                 {"ResourceType": "instance", "Tags": tags},
@@ -102,11 +95,7 @@ def test_a_launch_template_makes_an_instant_fleet_with_an_override_for_each_subn
     request = frozen(rules)
     parameters = request["parameters"]
     configuration = parameters["LaunchTemplateConfigs"][0]
-    assert (request["api"], parameters["Type"], parameters["ClientToken"]) == (
-        "CreateFleet",
-        "instant",
-        "launch-1.1",
-    )
+    assert (request["api"], parameters["Type"], parameters["ClientToken"]) == ("CreateFleet", "instant", "launch-1.1")
     assert configuration["LaunchTemplateSpecification"] == {
         "LaunchTemplateId": "lt-0123456789abcdef0",
         "Version": "7",
@@ -118,10 +107,7 @@ def test_a_launch_template_makes_an_instant_fleet_with_an_override_for_each_subn
     ]
     assert "MetadataOptions" not in configuration["Overrides"][0]
     assert parameters["SpotOptions"]["AllocationStrategy"] == "price-capacity-optimized"
-    assert parameters["TargetCapacitySpecification"] == {
-        "TotalTargetCapacity": 1,
-        "DefaultTargetCapacityType": "spot",
-    }
+    assert parameters["TargetCapacitySpecification"] == {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "spot"}
 
 
 def test_a_template_may_be_named_and_its_image_replaced() -> None:
@@ -166,8 +152,7 @@ def test_rules_that_do_not_suffice_are_named(ec2: dict[str, Any], changes: dict[
 
 def test_a_zone_that_no_subnet_is_in_is_named() -> None:
     rules = some_rules(
-        {"image": IMAGE, "subnets": ["us-east-1a:subnet-1"]},
-        offerings=[{"name": "c5.large", "zone": "us-east-1b"}],
+        {"image": IMAGE, "subnets": ["us-east-1a:subnet-1"]}, offerings=[{"name": "c5.large", "zone": "us-east-1b"}]
     )
     with pytest.raises(CloudError, match=r"ec2\.subnets: expected a subnet in us-east-1b"):
         frozen(rules)
@@ -324,16 +309,7 @@ def test_a_client_token_is_short_ascii_and_its_own_for_each_generation() -> None
 def test_an_offering_that_stands_twice_is_found_by_its_key() -> None:
     offerings = [{"name": "c5.large"}, {"name": "c5.large", "market": "on-demand"}]
     rules = read_rules(
-        {
-            "pools": {
-                "linux": {
-                    "system": "x",
-                    "max_slots": 1,
-                    "offerings": offerings,
-                    "ec2": {"image": IMAGE},
-                }
-            }
-        }
+        {"pools": {"linux": {"system": "x", "max_slots": 1, "offerings": offerings, "ec2": {"image": IMAGE}}}}
     )
     assert "InstanceMarketOptions" in frozen(rules, offering="c5.large/spot")["parameters"]
     assert "InstanceMarketOptions" not in frozen(rules, offering="c5.large/on-demand")["parameters"]

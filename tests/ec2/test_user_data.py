@@ -8,14 +8,7 @@ import pytest
 from scheduler.model.validation import InvalidInputError
 from scheduler.protocol.join_tokens import TOKEN_PLACE
 from tests.ec2.conftest import IMAGE, an_order, some_rules
-from workers.ec2.user_data import (
-    MOST_BYTES,
-    VARIABLES,
-    example_template,
-    find_template,
-    render_user_data,
-    variables_of,
-)
+from workers.ec2.user_data import MOST_BYTES, VARIABLES, example_template, find_template, render_user_data, variables_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "user-data.md"
 VALUES = {name: f"<{name}>" for name in VARIABLES}
@@ -56,10 +49,7 @@ def test_variables_are_replaced_and_dollars_are_kept() -> None:
         ("${slto}", r"here: expected only the variables cluster, pool, .*, got \"\$\{slto\}\""),
         ("echo $HOME", r"here: expected only the variables .*, got \"\$\{HOME\}\""),
         ("echo $(date)", r"here: expected `\$\$` for a dollar sign .*line 1, col 6"),
-        (
-            "é" * (MOST_BYTES // 2) + "x",
-            rf"here: expected at most {MOST_BYTES} bytes .*, got {MOST_BYTES + 1}",
-        ),
+        ("é" * (MOST_BYTES // 2) + "x", rf"here: expected at most {MOST_BYTES} bytes .*, got {MOST_BYTES + 1}"),
     ],
 )
 def test_a_template_that_cannot_be_rendered_is_refused_by_name(template: str, line: str) -> None:

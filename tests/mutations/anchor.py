@@ -106,7 +106,6 @@ class _Statements:
 
 
 def _find(scope: ast.AST, pattern: ast.expr | list[ast.stmt]) -> Iterator[_Expression | _Statements]:
-    """Yield every occurrence of the pattern in the scope."""
     for parent in ast.walk(scope):
         for field, value in ast.iter_fields(parent):
             if isinstance(pattern, list):

@@ -159,9 +159,7 @@ def _report(drawn: Drawn, killer: str) -> None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.mutations.draw",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m tests.mutations.draw", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, required=True, help="the same seed draws the same mutants of the same code")
     parser.add_argument("--count", type=int, default=20, help="mutants to draw (default: 20)")

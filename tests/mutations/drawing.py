@@ -105,7 +105,6 @@ class Possible:
 
 
 def list_changes(module: str) -> Iterator[Possible]:
-    """Yield every change of a module, in the order of its source."""
     source = read(module)
     yield from (Possible(module, source, spot) for spot in _list_spots((ast.parse(source),)))
 

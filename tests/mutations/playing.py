@@ -138,7 +138,6 @@ def find_file(module: str) -> Path:
 
 
 def read(module: str) -> str:
-    """Return the source of a module."""
     return find_file(module).read_text(encoding="utf-8")
 
 

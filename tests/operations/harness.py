@@ -23,16 +23,7 @@ from scheduler.operations.rules.apply import apply_rules
 from scheduler.operations.tick.commit import PlannedRules
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.tick.tick import Ticked, tick
-from scheduler.ports import (
-    CloudError,
-    EventFilter,
-    LaunchAnswer,
-    LaunchOrder,
-    OutboxMessage,
-    Place,
-    Refusal,
-    Store,
-)
+from scheduler.ports import CloudError, EventFilter, LaunchAnswer, LaunchOrder, OutboxMessage, Place, Refusal, Store
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import (
     InMemoryRedis,
@@ -80,7 +71,6 @@ class CountingFleet:
         return [name for name, machine in self.machines.items() if machine.state != "terminated"]
 
     def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:
-        """See Fleet."""
         return ()
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
@@ -126,17 +116,14 @@ class CountingFleet:
         return msgspec.structs.replace(answer, machines=tuple(self.machines[each.id] for each in answer.machines))
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
-        """See Fleet."""
         shown = self.machines.keys() - self.hidden
         return {name: self.machines[name] for name in machines if name in shown}
 
     def find_launched(self, request: Mapping[str, Any]) -> list[Machine]:
-        """See Fleet."""
         batch, own = request["order"]["batch"], request["order"]["launch_id"]
         return [each for each in self.sweep() if (each.batch == batch if batch else each.launch_id == own)]
 
     def sweep(self) -> Iterator[Machine]:
-        """See Fleet."""
         return (self.machines[name] for name in self.running if name not in self.hidden)
 
     def appear(self, name: str, slot: str = "linux-1", **tags: Any) -> None:
@@ -145,30 +132,25 @@ class CountingFleet:
         self.machines[name] = Machine(id=name, slot=slot, **fields)
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
-        """See Fleet."""
         for name in machines:
             self.machines[name] = msgspec.structs.replace(self.machines[name], cluster_id=cluster_id)
         return {}
 
     def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:
-        """See Fleet."""
         for name in machines:
             self.machines[name] = msgspec.structs.replace(self.machines[name], alive=sign)
         return {}
 
     def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """See Fleet. A machine is gone at once."""
         refused = find_refused(machines, self.protected)
         self.terminations += [name for name in machines if name not in refused]
         self._set_state([name for name in machines if name not in refused], "terminated")
         return refused
 
     def stop(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """See Fleet. A machine is stopped at once."""
         return self._power("stop", machines, "stopped")
 
     def start(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """See Fleet."""
         return self._power("start", machines, "running")
 
     def _power(self, call: str, machines: Sequence[str], state: Literal["stopped", "running"]) -> dict[str, CloudError]:
@@ -183,12 +165,10 @@ class CountingFleet:
                 self.machines[name] = msgspec.structs.replace(self.machines[name], state=state)
 
     def resize(self, machine: str, instance_type: str) -> None:
-        """See Fleet."""
         self.powered.append(("resize", machine, instance_type))
         self.machines[machine] = msgspec.structs.replace(self.machines[machine], type=instance_type)
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """See Probe."""
         return machine.state == "running"
 
 
@@ -211,30 +191,24 @@ class Mailbox:
     due: float | None = None
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher."""
         self.tasks += [("launch_batch", (batch,)) for batch in list_batches(slots)]
         self.tasks += [("launch", (slot.id, slot.launch_id)) for slot in slots if slot.batch is None]
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher."""
         self.tasks += [("terminate", (slot.id, slot.epoch)) for slot in slots]
 
     def send_power(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher."""
         for power in ("start", "stop"):
             if pairs := [(slot.id, slot.epoch) for slot in slots if slot.power == power]:
                 self.tasks.append((power, (pairs,)))
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """See Dispatcher."""
         self.tasks.append(("check", (list(slots),)))
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """See Dispatcher."""
         self.callbacks.append(outgoing)
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """See Dispatcher."""
         self.due = due
 
 
@@ -333,7 +307,6 @@ class Harness:
         return self.store.read_events(EventFilter(limit=100_000))
 
     def jobs(self) -> list[Callable[[], object]]:
-        """Return the periodic jobs."""
         ports = self.ports
         return [
             lambda: tick(ports, self.leader),
@@ -344,7 +317,6 @@ class Harness:
         ]
 
     def slot(self, name: str = "linux-1") -> Slot:
-        """Return the row of a slot."""
         return self.store.find_slots(ids=[name])[0]
 
     def put(self, *rows: Row) -> None:
@@ -359,7 +331,6 @@ class Harness:
         return PlannedRules(self.ports.rules(), self.store.rules_version())
 
     def phase(self, name: str = "r1") -> str:
-        """Return the phase of a reservation."""
         return self.store.find_reservations(ids=[name])[0].phase
 
     def token(self, name: str = "r1") -> int:

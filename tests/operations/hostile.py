@@ -54,7 +54,6 @@ def list_operator_commands() -> list[tuple[str, Item]]:
 
 
 def list_host_commands() -> list[tuple[str, Item]]:
-    """Return commands of a host about the slot of another host."""
     return [
         ("register", {"slot": "lab-1", "pool": "lab", "machine": "m1", "resources": {"cpus": 99}}),
         ("register", {"slot": "lab-1", "pool": "lab", "machine": "m2"}),

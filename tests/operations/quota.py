@@ -39,15 +39,12 @@ class QuotaHarness(Harness):
             self.ask("register", slot=f"lab-{number}", pool="lab", machine=f"m{number}")
 
     def row(self, name: str) -> Reservation:
-        """Return the row of a reservation."""
         return self.store.find_reservations(ids=[name])[0]
 
     def account(self, name: str) -> Account:
-        """Return the row of an account."""
         return next(each for each in self.store.find_accounts() if each.id == name)
 
     def balance(self, name: str) -> Levels:
-        """Return the balance of an account."""
         return self.account(name).balance
 
     def with_leased(self, name: str, **fields: Any) -> "QuotaHarness":
@@ -58,7 +55,6 @@ class QuotaHarness(Harness):
         return self
 
     def host(self, name: str = "lab-1") -> Slot:
-        """Return the row of a host."""
         return self.slot(name)
 
     def holders(self) -> dict[str, list[str]]:

@@ -81,11 +81,7 @@ def test_a_boot_that_ends_for_the_reason_of_a_refused_launch_pauses_launches_lik
     machines = boot(harness, 3)
     die(harness, machines[:2], "Client.VolumeLimitExceeded: too many volumes", "quota", "pool")
     [hold] = holds(harness).values()
-    assert (hold.id, hold.code, hold.message) == (
-        "linux/quota/",
-        "Client.VolumeLimitExceeded",
-        "too many volumes",
-    )
+    assert (hold.id, hold.code, hold.message) == ("linux/quota/", "Client.VolumeLimitExceeded", "too many volumes")
     assert (hold.active, hold.streak, hold.at_boot, hold.until) == (1, 1, True, NOW + 60)
     assert unhealthy(harness) is None
     assert [waiting.code for waiting in harness.tick().plan.waiting] == ["booting", "at_quota", "at_quota"]

@@ -146,10 +146,7 @@ def a_busy_day(seed: int, budgets: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("action", ["stop", "drain"])
 def test_no_budget_is_exceeded_by_more_than_a_machine_hour(seed: int, action: str) -> None:
-    budgets = {
-        "hour": {"per_hour": 5, "action": action},
-        "day": {"per_day": 25, "action": action, "accounts": ["ci"]},
-    }
+    budgets = {"hour": {"per_hour": 5, "action": action}, "day": {"per_day": 25, "action": action, "accounts": ["ci"]}}
     player = Runner(read_scenario(a_busy_day(seed, budgets)))
     list(player.play())
     costs = player.cluster.store.read_costs()

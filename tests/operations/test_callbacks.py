@@ -33,7 +33,6 @@ class CallbackMailbox(Mailbox):
         self._celery = CeleryDispatcher(app, tick_seconds=5)
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """See Dispatcher."""
         self._celery.send_callback(outgoing)
 
 
@@ -45,7 +44,6 @@ class KillingNotifier(RedisNotifier):
         self._server = server
 
     def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
-        """See Notifier."""
         self._server.kill()
         super().notify(notices)
 

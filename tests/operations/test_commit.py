@@ -342,16 +342,7 @@ def test_a_deposed_leader_writes_nothing() -> None:
     with harness.store.transaction() as transaction:
         transaction.take_term("another")
     with pytest.raises(DeposedError):
-        list(
-            commit(
-                harness.store,
-                [EXPIRE],
-                harness.planned_rules,
-                LeaderTerm(0, "me"),
-                lambda: "x",
-                NOW,
-            )
-        )
+        list(commit(harness.store, [EXPIRE], harness.planned_rules, LeaderTerm(0, "me"), lambda: "x", NOW))
     assert harness.phase() == "pending"
 
 

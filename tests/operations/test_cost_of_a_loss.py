@@ -73,7 +73,6 @@ class Wait:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds that the client waited for its lease."""
         return self.harness.now - self.began
 
     def _run(self, job: Callable[[], None]) -> None:

@@ -12,10 +12,7 @@ from tests.operations.harness import NOW, Harness
 from tests.operations.test_commit import SPOT, a_leased, a_pending, a_small_lease, slot, write_all
 
 CPUS: dict[str, float] = {"cpus": 2}
-PARTS = (
-    Component(name="main", resources=CPUS),
-    Component(name="more", count=2, kind="elastic", resources=CPUS),
-)
+PARTS = (Component(name="main", resources=CPUS), Component(name="more", count=2, kind="elastic", resources=CPUS))
 
 
 def elastic_lease(index: int = 0, **changes: Any) -> Any:
@@ -38,13 +35,7 @@ INTERRUPTED = Revoke(reservation="r1", component="more.0", slot="linux-1", reaso
 ASSIGN_R2 = Assign(reservation="r2", leases=(Placement("main", "linux-1", 1, CPUS),))
 REVOKE_FOR_R2 = Revoke(reservation="r1", component="more.0", slot="linux-1", reason="reclaimed", epoch=1, room_for="r2")
 REVOKE_LATER_FOR_R2 = Revoke(
-    reservation="r1",
-    component="more.0",
-    slot="linux-1",
-    reason="reclaimed",
-    epoch=1,
-    revoke_by=NOW + 30,
-    room_for="r2",
+    reservation="r1", component="more.0", slot="linux-1", reason="reclaimed", epoch=1, revoke_by=NOW + 30, room_for="r2"
 )
 CLAIM = Claim(reservation="r2", leases=ASSIGN_R2.leases)
 

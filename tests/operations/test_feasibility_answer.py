@@ -24,7 +24,6 @@ HOST: dict[str, Any] = {"slot": "lab-1", "pool": "lab", "machine": "m1"}
 
 
 def waiting_code(answer: dict[str, Any]) -> str | None:
-    """Return the waiting code in the answer to a new reservation."""
     assert answer["ok"]
     assert answer["phase"] == "pending"
     return answer["waiting"]["code"] if "waiting" in answer else None

@@ -237,9 +237,7 @@ def test_a_process_that_reads_too_many_arrivals_of_a_day_leaves_out_the_day(
     assert (count(9), count(4)) == (1, 0)
 
 
-def test_a_change_of_the_pools_keeps_arrivals_and_a_clock_that_was_set_back_reads_them_again(
-    fleet: Foreseeing,
-) -> None:
+def test_a_change_of_the_pools_keeps_arrivals_and_a_clock_that_was_set_back_reads_them_again(fleet: Foreseeing) -> None:
     fleet.submit(3)
     fleet.play(1)
     fleet.submit(2)

@@ -25,7 +25,6 @@ def harness() -> Harness:
 
 
 def batch_of(harness: Harness) -> str:
-    """Return the batch of the gang."""
     return harness.slot().batch or ""
 
 

@@ -389,7 +389,6 @@ def beat(harness: Harness, run: str) -> None:
 
 
 def paths(answer: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return path and code of each fault of an answer."""
     return [(error["path"], error["code"]) for error in answer.get("errors", [])]
 
 

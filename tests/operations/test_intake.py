@@ -241,11 +241,7 @@ def test_the_answer_to_the_renewal_of_a_revoked_lease_has_the_deadline() -> None
 
 @pytest.mark.parametrize(
     ("document", "path"),
-    [
-        ({}, "reservation"),
-        ({"component": "main"}, "reservation"),
-        ({"component": "other"}, "component"),
-    ],
+    [({}, "reservation"), ({"component": "main"}, "reservation"), ({"component": "other"}, "component")],
 )
 def test_an_essential_lease_that_is_not_revoked_cannot_be_surrendered(document: dict[str, Any], path: str) -> None:
     harness = Harness().leased()

@@ -16,14 +16,7 @@ from scheduler.model.principals import WORKER, Principal
 from scheduler.model.slots import without_machine
 from scheduler.operations.commands.intake import accept, check_question
 from scheduler.operations.commands.lease_commands import CommandRefused
-from scheduler.operations.machines.joining import (
-    JOIN_REFUSED,
-    JOINED,
-    Identity,
-    find_forgotten,
-    join,
-    join_by_token,
-)
+from scheduler.operations.machines.joining import JOIN_REFUSED, JOINED, Identity, find_forgotten, join, join_by_token
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.principals import add_principal, rotate_principal
 from scheduler.operations.rules.apply import apply_rules

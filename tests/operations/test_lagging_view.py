@@ -27,7 +27,6 @@ class LateViewCache(MemoryViewCache):
         self._kept_back: list[Change] = []
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """See ViewCache.publish."""
         self._kept_back += changes
         return self.is_late or self.deliver()
 

@@ -152,9 +152,7 @@ STEPS = st.tuples(
 
 @given(steps=st.lists(STEPS, max_size=30))
 @example([("linux-1", 0.0, 0), ("linux-1", 0.0, 0), ("linux-1", 0.0, 3), ("linux-1", 0.0, 5), ("linux-1", 0.25, 2)])
-def test_the_ledger_has_every_second_of_every_machine_once(
-    steps: list[tuple[str, float, int]],
-) -> None:
+def test_the_ledger_has_every_second_of_every_machine_once(steps: list[tuple[str, float, int]]) -> None:
     lives, before = Lives(), dict[CostKey, float]()
     for name, seconds, choice in steps:
         lives.wait(seconds)
@@ -308,7 +306,6 @@ def test_a_machine_keeps_the_volume_of_its_launch() -> None:
 
 
 def add_hours(lives: Lives) -> list[Cost]:
-    """Return the costs of all hours together, by kind."""
     return add_costs(msgspec.structs.replace(cost, hour=0.0) for cost in lives.store.read_costs())
 
 

@@ -16,7 +16,6 @@ OFFERINGS = [
 
 
 def a_harness(market: dict[str, Any], **pool: Any) -> Harness:
-    """Return a harness with a pool of both markets and no machine."""
     table = {"system": "x86_64-linux", "max_slots": 4, "lease_ttl": 0, "max_leases_per_slot": 1, "offerings": OFFERINGS}
     return Harness({"pools": {"linux": {**table, **pool, "market": market}}})
 
@@ -30,9 +29,7 @@ def hold_back(harness: Harness, subject: str, *, streak: int = 1, ago: float = 0
     at = harness.now - ago
     fields: dict[str, Any] = {"pool": "linux", "kind": "capacity", "subject": subject, "streak": streak}
     with harness.store.transaction() as transaction:
-        transaction.save(
-            [Hold(id=hold_id("linux", "capacity", subject), refused_at=at, until=at + 60, **fields)],
-        )
+        transaction.save([Hold(id=hold_id("linux", "capacity", subject), refused_at=at, until=at + 60, **fields)])
 
 
 def test_offers_mark_the_next_one_and_name_the_market_whose_turn_it_is() -> None:

@@ -52,7 +52,6 @@ def test_the_note_on_a_priority_is_right_for_every_queue(queue: str) -> None:
 
 
 def test_the_queue_of_a_system_counts() -> None:
-    """The queue of the system or of the named pool counts."""
     pools = {**CONFIG["pools"], "mac": {"system": "arm-mac", "max_slots": 1}}
     harness = Harness({"pools": pools, "scheduler": {"queue": "fifo", "system": {"arm-mac": {"queue": "priority"}}}})
     assert paths(harness.ask("submit", id="r1", system="arm-mac", priority=9)) == []

@@ -34,13 +34,7 @@ def write(harness: QuotaHarness, *decisions: Decision, charged: tuple[str, ...] 
     """Commit the decisions; return the reasons of the skipped ones."""
     leader_term = take_leader_term(harness.ports, harness.leader)
     done = commit(
-        harness.store,
-        decisions,
-        harness.planned_rules,
-        leader_term,
-        harness.ports.new_id,
-        harness.store.now(),
-        charged,
+        harness.store, decisions, harness.planned_rules, leader_term, harness.ports.new_id, harness.store.now(), charged
     )
     return [each.reason for skipped, *_ in done for each in skipped]
 

@@ -68,7 +68,6 @@ class Rivals:
         self.fleet, self.store = fleet, first
 
     def make_ready(self, name: str = "linux-1") -> Slot:
-        """Make the slot ready and return its row."""
         return make_ready(self.first, name)
 
 
@@ -324,8 +323,7 @@ def test_a_check_and_a_tick_at_once_lose_no_update(rivals: Rivals) -> None:
         (_, (name, launch_id)) = tasks[0]
         assert launch(rivals.second.ports, launch_id, name) == "success"
         results = race(
-            partial(check, rivals.second.ports, [name]),
-            partial(tick, rivals.first.ports, rivals.first.leader),
+            partial(check, rivals.second.ports, [name]), partial(tick, rivals.first.ports, rivals.first.leader)
         )
         assert not [each for each in results if isinstance(each, Exception)]
         tick(rivals.first.ports, rivals.first.leader)

@@ -200,11 +200,7 @@ def test_of_two_equal_offerings_the_first_one_counts() -> None:
         ),
         ({"cpus": {"min": 99}}, a_market(), "at least one spot type of the catalogue, got none of 4; 2 miss only cpus"),
         ({"exclude": ["*"]}, a_market(), "at least one spot type of the catalogue, got none of 4; 2 miss only exclude"),
-        (
-            {},
-            a_market(),
-            "a type with a known spot price (`leasehold prices refresh`), or `price`, got 2 without one",
-        ),
+        ({}, a_market(), "a type with a known spot price (`leasehold prices refresh`), or `price`, got 2 without one"),
         (
             {},
             a_market(types=[a_type(f"m{number}.large") for number in range(MOST_TYPES + 1)]),

@@ -73,11 +73,9 @@ class Cluster:
         return accept(self.harness.ports, verb, {"request": uuid4().hex} | document, principal=principal)
 
     def submit(self, principal: Principal, name: str, **fields: Any) -> None:
-        """Submit a reservation of this principal, which has to be accepted."""
         assert self.ask(principal, "submit", id=name, system="x86_64-linux", **fields)["ok"]
 
     def rows(self) -> tuple[list[Row], list[Any]]:
-        """Return all rows and events."""
         return sorted(self.harness.store.read_rows(), key=lambda row: (type(row).__name__, row.id)), list(
             self.harness.events
         )

@@ -7,12 +7,7 @@ import pytest
 
 from scheduler.model.principals import Principal
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.commands.rule_requests import (
-    MOST_SHOWN,
-    apply_request,
-    describe_rules,
-    preview_request,
-)
+from scheduler.operations.commands.rule_requests import MOST_SHOWN, apply_request, describe_rules, preview_request
 from scheduler.ports import EventFilter, Store
 from scheduler.store.memory import MemoryStore
 from scheduler.store.opening import open_store

@@ -105,7 +105,6 @@ class Cluster:
 
 
 def fault(answer: dict[str, Any]) -> tuple[str, str | None]:
-    """The path and the code of the only fault in an answer."""
     (error,) = answer["errors"]
     return error["path"], error["code"]
 

@@ -56,7 +56,6 @@ class TwoLeaders:
             harness.ports.view_cache.rebuild(rows)
 
     def _make_ready(self) -> list[Slot]:
-        """Make every slot ready."""
         with self.store.transaction() as transaction:
             empty = transaction.load_slots(f"linux-{number}" for number in range(1, SLOTS + 1))
             return [

@@ -161,7 +161,6 @@ class SlowFeed(MemoryFeed):
     waits: list[float]
 
     def receive(self, wait_seconds: float = 0.0) -> list:  # type: ignore[type-arg]
-        """See NoticeFeed."""
         if wait_seconds and not self.waits:
             self.put(change("terminated"))
         self.waits.append(wait_seconds)

@@ -112,7 +112,6 @@ def count_calls(pending: int, queue: str) -> Iterator[int]:
 
 
 def count_plan_calls(view: View, rules: Rules, cache: PlanCache) -> int:
-    """Plan, carry the plan out, and return the number of function calls that planning took."""
     profile = cProfile.Profile()
     outcome = profile.runcall(plan, view, rules, NOW, cache)
     carry_out(view, rules, outcome, NOW)

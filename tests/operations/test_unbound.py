@@ -32,7 +32,6 @@ class Recorded(CountingFleet):
         self.clock, self.ended = clock, dict[str, float]()
 
     def terminate(self, machines: Any) -> dict[str, CloudError]:
-        """See Fleet."""
         for name in machines:
             self.ended.setdefault(name, self.clock.now)
         return super().terminate(machines)

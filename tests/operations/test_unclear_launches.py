@@ -56,8 +56,6 @@ class Launches:
         self.harness.tick()
 
     def lose_the_answer(self) -> None:
-        """Launch the machines, and lose the answer."""
-
         def lose() -> None:
             self.fleet.during_launch = lambda: None
             raise LOST
@@ -71,7 +69,6 @@ class Launches:
         self.harness.play_tasks()
 
     def send_again(self, *errors: CloudError) -> None:
-        """Send the request again as soon as this is due. The cloud answers with these errors."""
         self.fleet.errors = list(errors)
         self.harness.now += 11
         recover(self.harness.ports)

@@ -67,12 +67,10 @@ class UpgradedCluster(Harness):
         return {kind: {row.id: json.loads(msgspec.json.encode(row)) for row in rows} for kind, rows in found.items()}
 
     def reservation(self, name: str) -> Reservation:
-        """The row of a reservation."""
         return self.store.find_reservations(ids=[name])[0]
 
 
 def _find_machines(slots: Any) -> CountingFleet:
-    """The cloud with the machines that the recorded slots have."""
     fleet = CountingFleet()
     for slot in slots:
         if slot.instance_id is not None:

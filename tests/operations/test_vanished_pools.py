@@ -34,7 +34,6 @@ def launched(harness: Harness) -> None:
 
 
 def booting(harness: Harness) -> None:
-    """The slot is booting."""
     harness.submit("r1")
     harness.tick()
     harness.play_tasks_of("launch")

@@ -193,7 +193,6 @@ class BrokenViewCache(MemoryViewCache):
     failures = 0
 
     def catch_up(self) -> View | None:
-        """See ViewCache.catch_up."""
         if self.failures:
             self.failures -= 1
             raise ViewUnavailableError("Redis: away")

@@ -28,14 +28,12 @@ class OtherProcesses:
 
     @contextmanager
     def begin(self, names: Collection[str]) -> Iterator[frozenset[str]]:
-        """See WorkWatch."""
         begun = frozenset(names) - self.work.under_way - self.mine
         self.mine |= begun
         yield begun
         self.mine -= begun
 
     def read(self, queues: Sequence[str]) -> Work:
-        """See WorkWatch."""
         waiting = {queue: self.work.waiting.get(queue, Waiting()) for queue in queues}
         return Work(under_way=self.work.under_way | self.mine, waiting=waiting)
 

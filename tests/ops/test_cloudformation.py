@@ -41,12 +41,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..SQS..QueuePo
 ROOT: Final = Path(__file__).parents[2]
 FILE: Final = ROOT / "compose" / "cloudformation.yaml"
 ACCOUNT: Final = "123456789012"
-VALUES: Final = {
-    "Cluster": "leasehold",
-    "AWS::Partition": "aws",
-    "AWS::Region": "us-east-1",
-    "AWS::AccountId": ACCOUNT,
-}
+VALUES: Final = {"Cluster": "leasehold", "AWS::Partition": "aws", "AWS::Region": "us-east-1", "AWS::AccountId": ACCOUNT}
 ROLES: Final = ("machine", "host", "launch", "look", "terminate")
 
 
@@ -116,7 +111,6 @@ def test_each_role_trusts_the_one_of_the_manual_steps(name: str) -> None:
 
 
 def list_policies(role: str) -> set[str]:
-    """Return the names of the policies that are attached to a role."""
     return {
         name.removesuffix("Policy").lower()
         for name, each in template()["Resources"].items()
@@ -164,7 +158,6 @@ def open_aws(access: Ec2Access, service: str) -> Any:
 
 @pytest.fixture
 def outputs(access: Ec2Access, emulator: Emulator) -> dict[str, str]:
-    """Return the outputs of the stack, which the emulator has created."""
     client: CloudFormationClient = open_aws(access, "cloudformation")
     vpc = open_aws(access, "ec2").describe_vpcs()["Vpcs"][0]["VpcId"]
     given = {"Vpc": vpc, "Image": IMAGE, "VolumeGib": "30", "ProbePort": "22", "ReadPriceList": "true"}

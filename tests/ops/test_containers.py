@@ -237,7 +237,6 @@ class Containers:
         wait_for(lambda: self.find(name).get("phase") == "leased", f"{name} to be leased", PATIENCE)
 
     def find_failed(self, *names: str) -> list[dict[str, Any]]:
-        """Return which of these reservations have failed."""
         return [found for found in map(self.find, names) if found.get("phase") == "failed"]
 
     def remove(self) -> None:
@@ -268,7 +267,6 @@ class SecondHost:
         return self._first.run_compose(self.name, ["test.yaml", "second.yaml"], *words, status=status)
 
     def await_healthy(self) -> None:
-        """Wait until every service of this host is healthy."""
         wait_for(lambda: {*self._list_health()} == {"healthy"}, "the second host", PATIENCE)
 
     def _list_health(self) -> list[str]:
@@ -367,7 +365,6 @@ def test_a_process_that_hangs_fails_its_health_check_and_recovers(containers: Co
 
 
 def has_check(containers: Containers, service: str, status: int) -> bool:
-    """Return whether the health check of beat in this service ends with this status."""
     done = containers.compose("exec", "-T", service, "leasehold-alive", "beat", status=None)
     return done.returncode == status
 

@@ -23,10 +23,7 @@ from tests.ci_rules import NO_INDEX
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 # pip installs a hundred packages, and a stack starts.
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(find_redis_server() is None, reason=NO_SERVER),
-]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(find_redis_server() is None, reason=NO_SERVER)]
 ROOT: Final = Path(__file__).parents[2]
 MINORS: Final = range(11, 16)
 START_SECONDS: Final = 240.0
@@ -85,7 +82,6 @@ class Installation:
         self.bin = folder / "venv" / "bin"
 
     def find_index(self) -> bool:
-        """Return whether pip finds a package index."""
         return self._pip("--dry-run", "--no-deps", "msgspec").returncode == 0
 
     def install(self, *requirements: str) -> None:
@@ -108,7 +104,6 @@ class Installation:
         return {name.lower().replace("-", "_") for name in json.loads(done)}
 
     def run_python(self, *words: str) -> str:
-        """Return the output of its Python."""
         return self._run(str(self.bin / "python"), *words).stdout
 
     def leasehold(self, *words: str, status: int | None = 0) -> str:
@@ -127,7 +122,6 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

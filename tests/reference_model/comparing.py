@@ -107,7 +107,6 @@ def _sorted(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _kind(decision: Decision) -> str:
-    """Return the decisions and the waits."""
     return f"{type(decision).__name__.lower()} {getattr(decision, 'reason', '')}".strip()
 
 

@@ -199,7 +199,6 @@ def a_pool_of_two_classes(random: Random, system: str) -> Document:
 
 
 def some_resources(random: Random) -> Document:
-    """The resources of a machine."""
     held = {"cpus": random.choice([2, 4, 4, 8]), "memory_mib": random.choice([100, 200])}
     return held | some(random, 0.2, gpus=[1, 2])
 
@@ -247,7 +246,6 @@ def list_slots(config: Document) -> list[str]:
 
 
 def some_slots(random: Random, config: Document) -> list[Document]:
-    """Slot records of some of them."""
     chosen = (name for name in list_slots(config) if random.random() < (0.8 if name.startswith("h") else 0.4))
     return [a_slot_record(random, name, config["pools"][name[0]]) for name in chosen]
 

@@ -4,15 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.model.reservations import Component, Reservation
-from tests.reference_model.fitting import (
-    could_hold,
-    find_free,
-    find_need,
-    has_room,
-    is_declined,
-    list_able,
-    rank_site,
-)
+from tests.reference_model.fitting import could_hold, find_free, find_need, has_room, is_declined, list_able, rank_site
 from tests.reference_model.launching import list_eligible
 from tests.reference_model.picture import Picture, Site, list_essential
 

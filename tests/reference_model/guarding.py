@@ -89,7 +89,6 @@ def look_ahead(picture: Picture, site: Site, time: float) -> tuple[dict[str, flo
 
 
 def would_fit(picture: Picture, site: Site, given: Sequence[Amounts], time: float) -> bool:
-    """Whether these instances fit on a slot at a time."""
     free, load = look_ahead(picture, site, time)
     most = site.pool.max_uses
     if most and site.row.uses + len(site.taken) + site.planned + len(given) > most:

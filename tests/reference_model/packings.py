@@ -14,7 +14,6 @@ LASTS = 6
 
 
 def make_packing(seed: int) -> Document:
-    """The scenario of this seed."""
     random = Random(f"packing {seed}")
     pools: Document = {"h": {"system": "linux", "provider": "static", "offline_timeout": 100_000, "lease_ttl": 0}}
     pools["h"] |= some(random, 0.2, max_leases_per_slot=[1, 2, 3])

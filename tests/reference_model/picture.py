@@ -150,7 +150,6 @@ class Picture:
         self.decisions.append(" ".join(words))
 
     def find_account(self, reservation: Reservation) -> Account | None:
-        """The account that it names, if there is one."""
         return self.accounts.get(reservation.request.account or "")
 
     def list_in(self, phase: str) -> list[Reservation]:
@@ -238,7 +237,6 @@ def serving_pools(rules: Rules, reservation: Reservation) -> list[str]:
 
 
 def list_pools(rules: Rules, request: Request) -> list[str]:
-    """The pool that it names, or all of its system."""
     if request.pool is not None:
         return [request.pool] if request.pool in rules.pools else []
     return [name for name, pool in rules.pools.items() if pool.system == request.system]

@@ -42,7 +42,6 @@ def _find_smaller(document: Document, shows: Callable[[Document], bool]) -> Docu
 
 
 def _list_parts(node: Any, path: Path = ()) -> Iterator[Path]:
-    """The path of every part, the later ones of a list first."""
     if isinstance(node, dict):
         children = list(node.items())
     else:

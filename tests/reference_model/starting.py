@@ -3,14 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from tests.reference_model.healing import is_configured
-from tests.reference_model.launching import (
-    Offer,
-    choose_eligible,
-    find_refusal,
-    is_limited,
-    list_offers,
-    own_offer,
-)
+from tests.reference_model.launching import Offer, choose_eligible, find_refusal, is_limited, list_offers, own_offer
 from tests.reference_model.picture import Picture, Site
 from tests.reference_model.replacing import is_too_old
 
@@ -75,7 +68,6 @@ def find_hindrance(picture: Picture, offer: Offer, account: str) -> str:
 
 
 def start_stopped(picture: Picture, site: Site, offer: Offer, reason: str, account: str = "") -> Site:
-    """Start it."""
     site.state, site.is_new = "booting", True
     site.price, site.account, site.bucket = offer.price, account, offer.bucket
     site.capacity, site.labels, site.leases = offer.capacity, dict(offer.labels), {}

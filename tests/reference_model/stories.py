@@ -35,7 +35,6 @@ BUDGETED = 5
 
 
 def make_scenario(seed: int) -> Document:
-    """The scenario of this seed."""
     random = Random(seed)
     config = a_config(random)
     if seed % BUDGETED == 0:
@@ -119,7 +118,6 @@ class Story:
         return True
 
     def _choose_action(self) -> Document:
-        """Another action."""
         while True:
             is_refused = self.is_at_quota and self.random.random() < 0.4
             name = "outage" if is_refused else self.random.choice(WORDS)
@@ -168,7 +166,6 @@ class Story:
         return {"slot": slot, "deadline": self.random.choice([0, 5, 5, 120])} if slot else None
 
     def confirm(self) -> Document | None:
-        """It is confirmed to run there, if it does."""
         slot = self.anywhere()
         return {"reservation": self.choose_reservation(), "slot": slot} if slot else None
 

@@ -32,7 +32,6 @@ def tick(at: float, *between: Document) -> Document:
 
 
 def ticks(*times: float) -> list[Document]:
-    """Explicit ticks at these times."""
     return [tick(at) for at in times]
 
 
@@ -93,7 +92,6 @@ class Played:
 
     @property
     def tick_times(self) -> list[float]:
-        """When ticks were played."""
         return [line["at"] for line in self.lines if "tick" in line]
 
     @property
@@ -127,7 +125,6 @@ class Played:
 
     @property
     def state(self) -> Document:
-        """The final state."""
         found: Document = self.lines[-1]["state"]
         return found
 
@@ -152,7 +149,6 @@ class Played:
 
 
 def play_out(document: Document) -> Played:
-    """Play it to its end."""
     return Played(list(play(read_scenario(document))))
 
 

@@ -29,7 +29,6 @@ def idle(*names: str, **fields: Any) -> list[Document]:
 
 
 def runs(slot: str, name: str, level: int = 5, cost: list[float] | None = None, **fields: Any) -> Document:
-    """A slot with one lease of this reservation, at this level."""
     leases = [{"reservation": name, "level": level, "cost": cost or []}]
     return a_slot(slot, **fields) | {"leases": leases}
 
@@ -65,5 +64,4 @@ def _trim(levels: list[float]) -> list[float]:
 
 
 def play_quota(*timeline: Document, **parts: Any) -> Played:
-    """Play it to its end."""
     return play_out(a_quota(*timeline, **parts))

@@ -24,10 +24,7 @@ FOR_EVER = "9999d"
 
 CASES: Cases = {
     # one pending, all empty
-    "one pending, all empty": (
-        a_scenario(submit(0, "r1"), tick(0)),
-        [["launch linux-1 demand", "r1 waits booting"]],
-    ),
+    "one pending, all empty": (a_scenario(submit(0, "r1"), tick(0)), [["launch linux-1 demand", "r1 waits booting"]]),
     # the launch is in flight: the next tick makes no other
     "one pending, a launch on its way": (
         a_scenario(submit(0, "r1"), *ticks(0, 5, 10), cloud={"launch": 60}),
@@ -97,9 +94,7 @@ CASES: Cases = {
             slots=[a_slot("linux-1", "launching")],
             cloud={"launch": 60},
         ),
-        [
-            ["launch linux-2 demand", "launch linux-3 demand"] + [f"r{n} waits booting" for n in range(1, 9)],
-        ],
+        [["launch linux-2 demand", "launch linux-3 demand"] + [f"r{n} waits booting" for n in range(1, 9)]],
     ),
     "a binding slot counts as in flight": (
         a_scenario(submit(0, "r1"), tick(0), slots=[a_slot("linux-1", "binding")], cloud={"bind": 60}),
@@ -165,9 +160,7 @@ CASES: Cases = {
     ),
     "L 1: four ready, five pending": (
         a_scenario(
-            submit(0, "r1", "r2", "r3", "r4", "r5"),
-            tick(0),
-            slots=[a_slot(f"linux-{n}") for n in (4, 2, 3, 1)],
+            submit(0, "r1", "r2", "r3", "r4", "r5"), tick(0), slots=[a_slot(f"linux-{n}") for n in (4, 2, 3, 1)]
         ),
         [["assign r1 linux-1", "assign r2 linux-2", "assign r3 linux-3", "assign r4 linux-4", "r5 waits at_max_slots"]],
     ),

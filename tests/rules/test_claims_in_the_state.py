@@ -28,11 +28,7 @@ def test_a_preempting_reservation_has_no_lease_before_its_assignment() -> None:
     assert slot["leases"] == [a_line("r9", "main", 1, [0, 8, 0, 0, 0], state="revoking")]
     assert slot["claims"] == [a_line("r1", "main", 0, [10, 8, 0, 0, 0])]
     row = played.reservation("r1")
-    assert (row["phase"], row["leases"], row["claims"]) == (
-        "pending",
-        [],
-        [{"component": "main", "slot": "lab-1"}],
-    )
+    assert (row["phase"], row["leases"], row["claims"]) == ("pending", [], [{"component": "main", "slot": "lab-1"}])
 
 
 def test_after_its_assignment_it_has_the_lease_and_no_claim() -> None:

@@ -13,17 +13,7 @@ import pytest
 
 from scheduler.simulation.runner import play, run_file
 from scheduler.simulation.scenario import load_scenario
-from tests.rules.playing import (
-    Document,
-    a_holder,
-    a_scenario,
-    a_slot,
-    act,
-    play_out,
-    submit,
-    tick,
-    ticks,
-)
+from tests.rules.playing import Document, a_holder, a_scenario, a_slot, act, play_out, submit, tick, ticks
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE / "two_fit_one_launches.json"
@@ -283,10 +273,7 @@ def test_rules_that_never_come_to_rest_are_reported_instead_of_played_without_en
 
 BETWEEN = {
     # events between plan and commit, and the result for the plan
-    "released": (
-        [act(0, "release", "r1")],
-        ["assign r1 linux-1 (skipped: the reservation is released)"],
-    ),
+    "released": ([act(0, "release", "r1")], ["assign r1 linux-1 (skipped: the reservation is released)"]),
     "cancelled": ([act(0, "cancel", "r1")], ["assign r1 linux-1 (skipped: the reservation is cancelled)"]),
     "failed": ([act(0, "fail", {"reservation": "r1"})], ["assign r1 linux-1 (skipped: the reservation is failed)"]),
     "on hold": (

@@ -31,7 +31,6 @@ class Ticks:
         assert not self.has_gone_on
 
     def tick(self, *changes: Row | Gone) -> Plan:
-        """Apply the changes, plan, and compare the plan with that of a new view of the same rows."""
         for change in changes:
             self.view.apply(change)
         rows = [row for kind in ROW_TYPES for row in self.view.rows(kind).values()]
@@ -55,12 +54,7 @@ class Ticks:
 def _hold(name: str, slot: str = "linux-1", **changes: Any) -> Reservation:
     resources = changes.get("resources", {})
     return a_reservation(
-        name,
-        phase="leased",
-        leased_at=NOW,
-        confirmed_at=NOW,
-        leases=(a_lease(slot, resources=resources),),
-        **changes,
+        name, phase="leased", leased_at=NOW, confirmed_at=NOW, leases=(a_lease(slot, resources=resources),), **changes
     )
 
 
@@ -303,7 +297,6 @@ def test_under_quota_a_reservation_whose_account_has_reached_a_limit_waits_for_i
 
 
 def _of_tier(name: str, state: SlotState = "ready", **changes: Any) -> Row:
-    """Return a slot of the pool in TIER."""
     fields = {"market": "on-demand", "offering": "small", "resources": {"cpus": 2}, "instance_id": f"i-{name}"}
     return a_slot(name, state=state, **{**fields, **changes})
 

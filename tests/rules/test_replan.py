@@ -245,7 +245,6 @@ class Play:
         self.now += self.draw.choice([0.0, 0.1, 0.1, 1.0, 3.0])
 
     def compare(self) -> Plan:
-        """Plan, and compare with a plan on a new view of the same rows."""
         if self.draw.random() < self.odd:
             self.rules = self._make_rules()
         rows = [row for kind in ROW_TYPES for row in self.view.rows(kind).values()]

@@ -31,7 +31,6 @@ def an_application(name: str, core: int, more: int = 0, units: float = 1, **fiel
 
 
 def submitted(at: float, *applications: Document) -> Document:
-    """Producers submit these."""
     return {"at": at, "submit": list(applications)}
 
 

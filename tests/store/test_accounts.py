@@ -44,12 +44,7 @@ class TestLoad:
 
 class TestRunning:
     @settings(max_examples=30)
-    @given(
-        leases=st.lists(LEASES, max_size=4),
-        charged_at=SECONDS,
-        forgotten=st.booleans(),
-        upto=st.integers(0, 3),
-    )
+    @given(leases=st.lists(LEASES, max_size=4), charged_at=SECONDS, forgotten=st.booleans(), upto=st.integers(0, 3))
     def test_it_is_the_sum_of_the_pure_rule(
         self, store: Store, leases: list[Lease], charged_at: float, *, forgotten: bool, upto: int
     ) -> None:

@@ -47,7 +47,6 @@ def save(store: Store, leases: Sequence[Sequence[Lease]]) -> None:
 
 
 def read(store: Store) -> tuple[Lease, ...]:
-    """The leases as another transaction reads them."""
     (row,) = store.find_reservations(ids=["r1"])
     return row.leases
 

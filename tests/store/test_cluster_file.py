@@ -22,7 +22,6 @@ def file(tmp_path: Path) -> Path:
 
 
 def change(file: Path, statement: str) -> None:
-    """Execute a statement on the database in this file."""
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(statement)
 

@@ -39,7 +39,6 @@ def a_hold(name: str) -> Hold:
 
 
 def lacks(view: View, stamp: RowVersion) -> bool:
-    """Whether the view lacks this version of a row. Reservations that are over are not kept in a view."""
     copy = view.rows(stamp.kind).get(stamp.id)
     return not stamp.is_over if copy is None else (copy.version, copy.marked_at) < (stamp.version, stamp.marked_at)
 
@@ -166,12 +165,7 @@ class TestRecentWrites:
 
     @pytest.mark.parametrize(
         ("keys", "versions", "has"),
-        [
-            (["s-1", "s-2"], 3, True),
-            (["s-2"], 2, True),
-            (["s-1", "s-2"], 4, False),
-            (["s-1", "s-3"], 3, False),
-        ],
+        [(["s-1", "s-2"], 3, True), (["s-2"], 2, True), (["s-1", "s-2"], 4, False), (["s-1", "s-3"], 3, False)],
     )
     def test_a_group_is_known_if_each_row_is(self, keys: list[str], versions: int, has: Any) -> None:
         writes = RecentWrites()

@@ -42,7 +42,6 @@ def ports_on(store: Store) -> Ports:
 
 
 def read_all(store: Store) -> RunTimes:
-    """The run times of the class of all work."""
     (row,) = store.find_run_times([ALL])
     return row
 

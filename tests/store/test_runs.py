@@ -24,7 +24,6 @@ def write(store: Store, *rows: StoredCommand | Execution) -> None:
 
 
 def with_command(store: Store, *names: str) -> None:
-    """Store reservations with a command and one run of it."""
     insert(store, *(msgspec.structs.replace(a_reservation(name), run=RunState("running")) for name in names))
     write(store, *(StoredCommand(name, COMMAND) for name in names), *(a_run(name) for name in names))
 

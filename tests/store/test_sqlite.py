@@ -57,7 +57,6 @@ def explain_plan(store: SqlStore, statement: Executable | str) -> list[str]:
 
 
 def find_connections(store: SqlStore) -> SqliteConnections:
-    """The connections that the store keeps in this process."""
     assert isinstance(store._dialect, SqliteDialect)
     return store._dialect._connections[store.engine]
 
@@ -309,10 +308,7 @@ class TestErrors:
 
     @pytest.mark.parametrize(
         ("pragma", "line"),
-        [
-            ("max_page_count = 40", "the disk is full"),
-            ("query_only = ON", "the database is read-only"),
-        ],
+        [("max_page_count = 40", "the disk is full"), ("query_only = ON", "the database is read-only")],
     )
     def test_a_database_that_takes_no_more(self, path: Path, sqlite: SqlStore, pragma: str, line: str) -> None:
         (slot,) = save(sqlite, a_slot("kept-1"))

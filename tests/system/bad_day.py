@@ -86,7 +86,6 @@ class Holders:
     """The highest sum of the prices of active slots that was seen."""
 
     def submit(self, wave: int, seconds: Iterable[float]) -> None:
-        """Submit a reservation for each number of seconds."""
         names = {f"wave-{wave}-{number}": each for number, each in enumerate(seconds)}
         # Reservations whose machine dies without notice start again.
         items = [{"id": name, "pool": "linux", "restart_policy": "on_failure"} for name in names]
@@ -110,7 +109,6 @@ class Holders:
         return not rows
 
     def look(self) -> list[Slot]:
-        """Record the prices of the slots, and return the slots."""
         slots = self.stack.slots()
         active = [slot for slot in slots if slot.state not in INACTIVE]
         self.most_running = max(self.most_running, sum(slot.price or 0.0 for slot in active))
@@ -119,7 +117,6 @@ class Holders:
         return slots
 
     def find_all(self) -> list[Reservation]:
-        """Return all reservations of the producer."""
         return self.stack.services.ports.store.find_reservations(ids=sorted(self.hold), limit=len(self.hold))
 
 

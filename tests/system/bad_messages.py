@@ -35,7 +35,6 @@ class BadMessage:
 
     @property
     def address(self) -> str:
-        """The reply address."""
         return f"leasehold:reply:{self.id}"
 
 

@@ -50,7 +50,6 @@ def find_revoked(stack: Stack) -> list[Reservation] | None:
 
 
 def release(stack: Stack, row: Reservation) -> None:
-    """Release the reservation as its holder does."""
     assert stack.ask("release", {"reservation": row.id, "token": row.token})["ok"]
 
 

@@ -72,10 +72,7 @@ def is_all_true(stack: Stack, holders: Holders) -> bool:
         return False
     waits = read_waits(stack, [row.id for row in holders.find_all() if row.phase == "pending"])
     running, cheapest = sum(slot.price or 0.0 for slot in slots), 0.030
-    true = {
-        "over_budget": running + cheapest > PER_HOUR,
-        "at_max_slots": len(slots) == MAX_SLOTS,
-    }
+    true = {"over_budget": running + cheapest > PER_HOUR, "at_max_slots": len(slots) == MAX_SLOTS}
     return bool(waits) and all(true.get(code or "", False) for code in waits.values())
 
 

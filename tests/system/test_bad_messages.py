@@ -178,7 +178,6 @@ def _read_from(stack: Stack, queue: str, begin: int) -> str:
 
 
 def _check_lines(log: str, sent: Sequence[BadMessage]) -> None:
-    """Check that each message without an answer has a log line, and that the log contains no error."""
     lines = log.splitlines()
     assert [line[:500] for line in lines if FAILURE.search(line)] == []
     named = {found[1]: line for line in lines if (found := MESSAGE_ID.search(line))}

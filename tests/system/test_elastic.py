@@ -189,9 +189,7 @@ def test_a_surrendered_instance_frees_its_slot_and_is_not_granted_again(elastic_
     assert list_events(elastic_stack, "shrinking") == ["granted", "revoked", "released"]
 
 
-def test_an_interrupted_essential_instance_requeues_the_whole_reservation(
-    elastic_stack: Stack,
-) -> None:
+def test_an_interrupted_essential_instance_requeues_the_whole_reservation(elastic_stack: Stack) -> None:
     row = hold_elastic(elastic_stack, "interrupted")
     core, more = row.leases
     # The machine is left to EC2 until it ends, and the next test needs empty slots.

@@ -58,7 +58,6 @@ def make_names(count: int = COUNT) -> list[str]:
 
 
 def read_answers(stack: Stack, address: str) -> list[dict[str, Any]]:
-    """Return the answers at this address."""
     return [msgspec.json.decode(each) for each in stack.redis.lrange(address, 0, -1)]
 
 

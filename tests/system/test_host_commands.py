@@ -38,7 +38,6 @@ class Lab(Stack):
         return format_key_line(added.name, added.key, store.read_cluster().identity)
 
     def start_agent(self, slot: str, pool: str = "lab", label: str = "") -> Process:
-        """Start the agent of a host, as an operator does."""
         key_file = self.folder / f"{slot}.key"
         if not key_file.exists():
             key_file.write_text(self.add_key(slot, "host"))
@@ -84,7 +83,6 @@ def slot(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
 
 
 def submit(client: Client, slot: str, argv: list[str], **more: Any) -> str:
-    """Submit a reservation for this slot, and return its id."""
     name = f"{slot}-{time.time_ns()}"
     run: Any = {"argv": argv}
     client.submit({"id": name, "pool": "lab", "labels": {"name": slot}, **more}, run=run)

@@ -45,7 +45,6 @@ class SignedStack(Stack):
         """Do nothing: canaries of this process are not signed, and the first lease waits for all workers."""
 
     def add(self, name: str, role: Role, *accounts: str) -> StoredPrincipal:
-        """Add a principal."""
         return add_principal(self.services.ports.store, {"name": name, "role": role, "accounts": [*accounts]})
 
     def client(self, principal: StoredPrincipal | None) -> Client:

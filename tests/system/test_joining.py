@@ -91,7 +91,6 @@ def list_events(stack: Stack, name: str) -> list[tuple[str | None, Any]]:
 
 
 def find_machines(client: Client, pool: str) -> dict[str, str]:
-    """Return slot -> machine of the slots of a pool that have one."""
     return {each.id: str(each.instance_id) for each in client.slots() if each.pool == pool and each.instance_id}
 
 

@@ -49,7 +49,6 @@ class Pages:
             return text
 
     def read_json(self, path: str) -> Any:
-        """Return one page of the API."""
         return json.loads(self.read(path))
 
     def is_served(self) -> bool:

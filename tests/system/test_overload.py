@@ -45,7 +45,6 @@ def send(stack: Stack, verb: str, request: str, copies: int = 1, **fields: Any) 
 
 
 def read_answers(stack: Stack, address: str) -> list[dict[str, Any]]:
-    """Return the answers at this address."""
     return [msgspec.json.decode(each) for each in stack.redis.lrange(address, 0, -1)]
 
 

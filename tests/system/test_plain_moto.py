@@ -104,7 +104,6 @@ def test_a_stack_on_plain_moto_leases_machines_and_ends_them(moto: Moto, tmp_pat
 
 
 def lease_machines(client: Client, *names: str) -> list[Reservation]:
-    """Reserve a whole machine for each of these reservations at once, and return them when they are leased."""
     client.reserve_many([{"id": name, "system": "x86_64-linux", "resources": {"cpus": 2}} for name in names])
     return [client.wait(name, timeout=60) for name in names]
 

@@ -46,7 +46,6 @@ def _snapshot(stack: Stack) -> Path:
 
 
 def keep_snapshot(stack: Stack) -> None:
-    """Keep a snapshot of Redis."""
     stack.redis.set("past", 1)
     stack.redis.save()
     stack.folder.joinpath("past.rdb").write_bytes(_snapshot(stack).read_bytes())
@@ -121,6 +120,5 @@ def test_a_key_of_a_wrong_type_does_not_stop_ticks_or_workers(stack: Stack, key:
 
 
 def list_set_aside(stack: Stack) -> list[str]:
-    """Return the keys that were set aside, from the events."""
     events = stack.services.ports.store.read_events(EventFilter(name="key_set_aside"))
     return [str(event.detail["key"]) for event in events]

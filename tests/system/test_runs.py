@@ -31,7 +31,6 @@ class OpenStack(Stack):
         return Client(self.redis_url("leasehold"), key=format_key_line(name, row.key, identity), timeout=20)
 
     def unsigned(self) -> Client:
-        """Return a client that does not sign."""
         return Client(self.redis_url("leasehold"), timeout=20)
 
 

@@ -35,13 +35,11 @@ class SignedStack(Stack):
     """A stack whose tests send messages as principals that they add."""
 
     def add(self, role: str, *accounts: str) -> StoredPrincipal:
-        """Add a principal with a new name."""
         name = f"{role}-{uuid4().hex[:8]}"
         return add_principal(self.services.ports.store, {"name": name, "role": role, "accounts": [*accounts]})
 
     @property
     def cluster(self) -> str:
-        """The identity of this cluster."""
         return self.services.ports.store.read_cluster().identity
 
     def client(self, principal: StoredPrincipal | None, key: str | None = None) -> Client:
@@ -50,7 +48,6 @@ class SignedStack(Stack):
         return Client(self.redis_url("leasehold"), key=line, timeout=20)
 
     def make(self, principal: StoredPrincipal, document: Mapping[str, Any], task: str = SUBMIT) -> Envelope:
-        """Return a signed message with this document, as it is stored in the list of its queue."""
         _, queue, _ = task.split(".")
         envelope = an_envelope(queue, task, [[{**document}], {}, None], uuid4().hex)
         envelope["headers"] |= sign_headers(
@@ -66,7 +63,6 @@ class SignedStack(Stack):
         return envelope
 
     def push(self, envelope: Envelope, queue: str = RESERVATIONS) -> None:
-        """Push the message to the list of a queue."""
         self.redis.lpush(queue, json.dumps(envelope))
 
     def exchange(self, envelope: Envelope, address: str) -> Answer:

@@ -123,8 +123,7 @@ def test_a_stale_token_is_refused(stack: Stack) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["x", "y", "z"], [1, 2], [{}, {}], [None, None]])
 @pytest.mark.parametrize(
-    "name",
-    ["leasehold.reservations.submit", "leasehold.ticks.tick", "leasehold.launch.slot", "leasehold.health.check"],
+    "name", ["leasehold.reservations.submit", "leasehold.ticks.tick", "leasehold.launch.slot", "leasehold.health.check"]
 )
 def test_no_malformed_message_ends_a_worker(stack: Stack, name: str, arguments: list[object]) -> None:
     queue = name.split(".")[1]

@@ -52,14 +52,12 @@ def broker(server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def proxy(server: RedisServer) -> Iterator[Proxy]:
-    """A proxy between the application and Redis."""
     with Proxy(server.port) as opened:
         yield opened
 
 
 @contextmanager
 def open_app(port: int) -> Iterator[Celery]:
-    """The Celery app of a broker on this port, configured as in a worker."""
     made = make_app(read_settings({"broker": {"url": f"redis://127.0.0.1:{port}/0"}}))
     made.conf.broker_transport = "tasks.transport:Transport"
     try:
@@ -80,7 +78,6 @@ def app(proxy: Proxy) -> Iterator[Celery]:
 
 @pytest.fixture
 def wire(proxy: Proxy) -> Iterator[RequestTransport]:
-    """The transport of the client."""
     opened = RequestTransport(f"redis://127.0.0.1:{proxy.port}/0")
     yield opened
     opened.close()

@@ -31,7 +31,6 @@ def a_line(number: int, row: Row, /, **fields: float | str) -> str:
 
 
 def write_log(folder: Path, *lines: str | bytes) -> Path:
-    """Write a log of these lines and return its path."""
     path = folder / "log.swf"
     path.write_bytes(b"\n".join([*(line if isinstance(line, bytes) else line.encode() for line in lines), b""]))
     return path
@@ -55,7 +54,6 @@ def an_ec2_pool(**changes: Any) -> Document:
 
 
 def a_fleet(pool: Document | None = None, cloud: Document | None = None, **scheduler: Any) -> Fleet:
-    """Return a fleet of one pool."""
     document = {"scheduler": scheduler, "pools": {"p": pool or a_pool()}}
     return make_fleet(document, CloudDocument.model_validate(cloud or {}))
 

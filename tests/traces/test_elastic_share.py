@@ -23,7 +23,6 @@ def a_host(cpus: int, **scheduler: Any) -> Fleet:
 
 
 def play_elastic(folder: Path, fleet: Fleet, *rows: Row, share: float = 0.5) -> Summary:
-    """Replay the jobs with this elastic share of each and return the summary."""
     played = TracePlay(read_workload(a_log(folder, *rows), fleet.most_processors), fleet, share)
     played.play()
     return played.sum_up()

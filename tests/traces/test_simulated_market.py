@@ -55,7 +55,7 @@ def test_a_walk_begins_and_stays_within_its_bounds_and_depends_on_its_seed_alone
 def test_a_step_holds_until_the_next_one_and_other_prices_move_as_shares_of_on_demand() -> None:
     market = a_market(prices=PRICES[::2])
     assert [market.find_price("small", "spot", at) for at in (0.0, HOUR - 1, HOUR, 9 * HOUR)] == [
-        *(0.06, 0.06, 0.09, 0.09),
+        *(0.06, 0.06, 0.09, 0.09)
     ]
     assert market.find_price("small", "on-demand", 5.0) == 0.1
     moving = [market.find_price("large", "spot", at * 300.0) or 0.0 for at in range(100)]
@@ -103,9 +103,7 @@ def test_a_change_of_prices_causes_a_tick() -> None:
 def test_a_shortage_refuses_spot_launches_of_its_type() -> None:
     market = {"prices": PRICES, "shortage_rate": 1e9, "shortage_seconds": "100d"}
     played = play_out(buying(submit(1, "r1"), market=market, price_factor=1.0))
-    assert played.ticks_at[1.0] == [
-        *("launch linux-1 small/spot demand", "r1 waits booting", "r1 waits capacity"),
-    ]
+    assert played.ticks_at[1.0] == [*("launch linux-1 small/spot demand", "r1 waits booting", "r1 waits capacity")]
 
 
 def test_the_bill_has_hours_and_dollars_of_each_offering() -> None:

@@ -224,10 +224,7 @@ def list_kinds() -> dict[str, tuple[Reader, list[Any]]]:
     kinds: dict[str, tuple[Reader, list[Any]]] = {}
     for verb, model in SCHEMAS.items():
         full = {name: FIELDS[name] for name in FIELDS if name in model.model_fields}
-        kinds[verb] = (
-            partial(read_document, model),
-            [RESERVATION if verb == "submit" else full],
-        )
+        kinds[verb] = (partial(read_document, model), [RESERVATION if verb == "submit" else full])
     kinds["submit"][1].append({"id": "r1", "system": "x", "resources": {"cpus": 1}})
     ended = {**kinds["exited"][1][0], "why": "exited", "exit_code": 3}
     kinds["exited"][1].append({name: value for name, value in ended.items() if name != "signal"})
@@ -334,7 +331,6 @@ def answer_all() -> dict[str, list[Any]]:
 
 
 def read_record() -> dict[str, list[Any]]:
-    """The answers that were recorded."""
     found: dict[str, list[Any]] = json.loads(gzip.decompress(RECORD.read_bytes()))
     return found
 

@@ -42,9 +42,7 @@ def faults_of(text: str | bytes) -> list[str]:
     return [str(fault) for fault in check_configuration()]
 
 
-def test_the_environment_overrides_the_file_and_the_file_the_defaults(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_environment_overrides_the_file_and_the_file_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("leasehold.toml").write_text("[ticks]\ninterval = 3\nlock_seconds = 20\n", encoding="utf-8")
     monkeypatch.setenv("LEASEHOLD_TICKS__INTERVAL", "4")
     ticks = read_configuration().settings.ticks
@@ -119,10 +117,7 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_in_the_working_fo
             ],
         ),
         # an account cannot contain a date
-        (
-            "[accounts.ci]\nsince = 2020-01-01",
-            ['accounts.ci.since: expected a known key, got "since"'],
-        ),
+        ("[accounts.ci]\nsince = 2020-01-01", ['accounts.ci.since: expected a known key, got "since"']),
         # user data: the file, and its content
         (
             "[pools.a]\nsystem = 'x'\nmax_slots = 1\nec2.user_data_file = 'none.sh'",

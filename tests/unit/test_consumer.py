@@ -46,7 +46,6 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of the consumer."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     return clock
@@ -54,7 +53,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def consumer() -> Any:
-    """A consumer that is not connected."""
     found: Any = Consumer.__new__(Consumer)
     found.hub, found.event_dispatcher, found.connection_errors = Loop(), Dispatcher(), (OSError,)
     return found

@@ -9,15 +9,9 @@ from examples.flexible.__main__ import ELASTIC
 from examples.flexible.figures import Case, compare, measure
 from examples.flexible.page import list_table, write_page
 from examples.flexible.play import Setting
-from examples.flexible.workload import (
-    MIXES,
-    Application,
-    draw_application,
-    draw_workload,
-)
+from examples.flexible.workload import MIXES, Application, draw_application, draw_workload
 
 DRAWN = 8000
-AN_APPLICATION = Application("elastic", essential=2, elastic=10, cpus=0.5, memory_gib=2.0, run=100.0, error=2.0)
 
 
 def draw(mix: str) -> list[Application]:

@@ -29,11 +29,9 @@ class FakeRequest:
         self.on_left: Callable[[], object] = lambda: None
 
     def leave(self) -> None:
-        """Record that the request has left the pool."""
         self.on_left()
 
     def revoked(self) -> bool:
-        """Return whether the request was revoked before it ran."""
         return self._revoked
 
     def execute_using_pool(self, pool: "FakePool") -> None:

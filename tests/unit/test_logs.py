@@ -70,8 +70,7 @@ def test_no_secret_is_written(stream: io.StringIO, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["redis://127.0.0.1:6379/0", "the token of r1 is stale", "http://host:80/a@b", "2 tokens: see below"],
+    "text", ["redis://127.0.0.1:6379/0", "the token of r1 is stale", "http://host:80/a@b", "2 tokens: see below"]
 )
 def test_a_text_without_a_secret_is_unchanged(text: str) -> None:
     assert mask_text(text) == text

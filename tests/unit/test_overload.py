@@ -3,13 +3,7 @@
 import pytest
 
 from scheduler.model.command_schemas import SCHEMAS
-from scheduler.policy.load_shedding import (
-    LONGEST_RETRY,
-    SHORTEST_RETRY,
-    QueueGauge,
-    find_rank,
-    find_retry,
-)
+from scheduler.policy.load_shedding import LONGEST_RETRY, SHORTEST_RETRY, QueueGauge, find_rank, find_retry
 from scheduler.protocol.verbs import QUESTIONS
 
 HOLDERS = ("renew", "release", "confirm", "surrender", "fail", "decline")

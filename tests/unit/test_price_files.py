@@ -152,10 +152,7 @@ HEAD = "type,zone,region,market,price\n"
             an_offer({"A": a_product()}, {"A": a_term(currency="CNY")}),
             "f, terms.OnDemand.A: expected a price of m5.large in USD per hour, got null",
         ),
-        (
-            a_csv_offer(ROW, (*ROW[:3], "", *ROW[4:])),
-            'f, line 6: expected a price of m5.large in USD per hour, got ""',
-        ),
+        (a_csv_offer(ROW, (*ROW[:3], "", *ROW[4:])), 'f, line 6: expected a price of m5.large in USD per hour, got ""'),
     ],
 )
 def test_a_fault_of_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: str) -> None:

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool, offering_key, slot_ids
 from scheduler.model.rules import LimitRules, Rules, Scheduler, merge_rules, read_rules
-from scheduler.model.validation import (
-    Document,
-    InvalidInputError,
-)
+from scheduler.model.validation import Document, InvalidInputError
 
 A_NAME = "a name (letters, digits and ._:@/+-, at most 200 characters)"
 A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'

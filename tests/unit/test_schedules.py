@@ -162,7 +162,6 @@ def test_a_pool_of_static_hosts_has_no_schedules() -> None:
 
 
 def rules_with(*schedules: dict[str, Any], **pool: Any) -> Rules:
-    """Rules of one pool with these schedules."""
     given = [{"cron": "0 8 * * *", "duration": "2h", **each} for each in schedules]
     return some_rules({"pools": {"linux": {"schedules": given, **pool}}})
 

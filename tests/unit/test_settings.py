@@ -175,10 +175,7 @@ def test_a_wrong_variable_is_refused_by_its_name(
         # settings that exclude each other
         ({"ticks": {"interval": 10}}, "ticks.lock_seconds: expected at least 2 × ticks.interval (20), got 15"),
         ({"sweep_interval": 11}, "recover_interval: expected at least sweep_interval (11), got 10"),
-        (
-            {"keep": {"requests": 59}},
-            "keep.requests: expected at least an answer's minute (60), got 59",
-        ),
+        ({"keep": {"requests": 59}}, "keep.requests: expected at least an answer's minute (60), got 59"),
         (
             {"celery": {"soft_time_limit": 121}},
             "celery.hard_time_limit: expected at least celery.soft_time_limit (121), got 120",

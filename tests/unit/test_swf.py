@@ -87,7 +87,6 @@ def test_an_unknown_requested_time_is_none(tmp_path: Path) -> None:
 
 
 def read_with_skips(log: Path) -> tuple[list[Job], dict[int, str]]:
-    """Return the jobs of a log, and for each skipped line the reason."""
     skipped: dict[int, str] = {}
     return list(read_jobs(log, skipped.__setitem__)), skipped
 

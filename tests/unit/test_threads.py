@@ -12,7 +12,6 @@ from tasks.threads import ThreadPool
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPool]:
-    """A started pool of one thread."""
     pool = ThreadPool(1)
     pool.start()
     yield pool

@@ -90,7 +90,6 @@ def make_lock_and_notifier(
 
 @pytest.fixture(params=BACKENDS)
 def meter(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> Meter:
-    """An empty meter."""
     if request.param == "memory":
         return MemoryMeter()
     return RedisMeter(open_redis(find_redis(request.param)))

@@ -42,20 +42,13 @@ LAUNCH_REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
 
 
 def reservation_at(version: int, name: str = "r1", **changes: object) -> Reservation:
-    """A reservation at this version."""
     return a_reservation(name, **{"version": version, "marked_at": NOW + version} | changes)
 
 
 def hold_at(version: int, name: str = "linux/quota/spot") -> Hold:
     """A launch back-off at this version."""
     return Hold(
-        version=version,
-        marked_at=NOW + version,
-        id=name,
-        pool="linux",
-        kind="quota",
-        refused_at=NOW,
-        until=NOW + 60,
+        version=version, marked_at=NOW + version, id=name, pool="linux", kind="quota", refused_at=NOW, until=NOW + 60
     )
 
 
@@ -65,7 +58,6 @@ def run_times_at(version: int, name: str = '["ci",null]') -> RunTimes:
 
 
 def content(view: View | None) -> dict[str, Any]:
-    """Return the content of a view as comparable values."""
     assert view is not None
     return {
         "slots": view.slots,
@@ -87,5 +79,4 @@ def newest(changes: list[Change]) -> View:
 
 
 def as_in_view(rows: Iterable[Change]) -> list[Any]:
-    """Return rows of the database as the view has them."""
     return [as_published(row) for row in rows]

@@ -57,7 +57,6 @@ class Gate:
         self.admission.note_result(message, result)
 
     def read_answers(self, address: str = "leasehold:reply:q1") -> list[dict[str, Any]]:
-        """Return the answers at this address."""
         return [json.loads(each) for each in self.redis.lrange(address, 0, -1)]
 
     def read_count(self, name: str, **labels: str) -> float:
@@ -78,7 +77,6 @@ def a_message(verb: str, document: dict[str, Any], named: bool = False, **header
 
 
 def read(message: dict[str, Any]) -> Arrival:
-    """Return what the worker reads from a message."""
     return read_arrival(message, base64.b64decode(message["body"]))
 
 

@@ -29,7 +29,6 @@ class FakeChannel:
 
     @contextmanager
     def conn_or_acquire(self, _client: object = None) -> Iterator[redis.Redis]:
-        """Return the client."""
         yield self._client
 
 

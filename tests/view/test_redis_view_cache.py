@@ -239,12 +239,7 @@ def test_a_reader_that_finds_a_gap_reloads(
 
 @pytest.mark.parametrize(
     ("key", "field"),
-    [
-        ("slots", "linux-1"),
-        ("reservations", "r1"),
-        ("holds", hold_at(1).id),
-        ("run_times", run_times_at(1).id),
-    ],
+    [("slots", "linux-1"), ("reservations", "r1"), ("holds", hold_at(1).id), ("run_times", run_times_at(1).id)],
 )
 def test_a_copy_does_not_match_a_view_that_was_damaged(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, key: str, field: str

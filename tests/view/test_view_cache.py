@@ -247,11 +247,7 @@ def _histories() -> list[Change]:
     return [*slots, *returning, *reservations, hold_at(1), hold_at(2)]
 
 
-@given(
-    order=st.permutations([*_histories(), *_histories()]),
-    size=st.integers(1, 7),
-    reads=st.sets(st.integers(0, 28)),
-)
+@given(order=st.permutations([*_histories(), *_histories()]), size=st.integers(1, 7), reads=st.sets(st.integers(0, 28)))
 @settings(max_examples=60)
 def test_any_order_and_repetition_of_publishes_gives_the_same_view(
     make_view_cache: MakeViewCache, order: list[Change], size: int, reads: set[int]

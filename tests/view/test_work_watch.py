@@ -19,8 +19,6 @@ Open = Callable[..., RedisWorkWatch]
 
 @pytest.fixture
 def open_watch(redis_client: redis.Redis) -> Open:
-    """Open the watch of one more process."""
-
     def open_one(seconds: float = 60, clock: Callable[[], float] = time.time) -> RedisWorkWatch:
         return RedisWorkWatch(redis_client, redis_client, DEFAULT_PREFIX, seconds=seconds, clock=clock)
 

@@ -87,7 +87,6 @@ def list_left(folder: Path) -> list[int]:
 
 
 def end_guard(folder: Path) -> None:
-    """End the guard of a folder with its commands, if one runs."""
     pid = read_guard(folder)
     if pid and is_running(pid):
         with contextlib.suppress(ProcessLookupError):

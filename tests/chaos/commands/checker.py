@@ -86,7 +86,6 @@ def find_command_violations(evidence: CommandEvidence) -> list[str]:
 
 
 def group_runs(lines: Iterable[Line]) -> dict[Lease, list[Line]]:
-    """Return lease → the lines of its command."""
     found: dict[Lease, list[Line]] = defaultdict(list)
     for line in lines:
         found[_find_lease(line)].append(line)

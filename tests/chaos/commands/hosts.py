@@ -106,7 +106,6 @@ class CommandHosts(Hosts):
         self._strikes_lock = threading.Lock()
 
     def make_rules(self) -> dict[str, Any]:
-        """See Hosts."""
         pools = {name: {"system": name, **pool} for name, pool in POOLS.items()}
         script = USER_DATA.format(notes=self.notes, off=self._off_agent)
         pools["machines"]["ec2"] = {"image": IMAGE, "user_data": script}
@@ -183,18 +182,15 @@ class CommandHosts(Hosts):
         return parent if _read_words(parent) == _read_words(found) else None
 
     def list_commands(self, host: str) -> list[RunningProcess]:
-        """Return the processes of the commands of a host."""
         found = self.find_guard(host)
         if found is None:
             return []
         return [each for each in _list_below(found.pid) if str(self.lines) in _read_words(each)]
 
     def list_left(self) -> list[RunningProcess]:
-        """Return the processes of commands that run anywhere."""
         return [each for each in guard.list_processes().values() if str(self.lines) in _read_words(each)]
 
     def list_host(self, host: str) -> list[RunningProcess]:
-        """Return all processes of a host."""
         parts = [self.find_agent(host), self.find_keeper(host), self.find_guard(host)]
         found = {each.pid: each for each in parts if each is not None}
         for root in list(found):
@@ -204,7 +200,6 @@ class CommandHosts(Hosts):
     # Faults
 
     def kill_part(self, host: str, part: str, process: RunningProcess) -> None:
-        """Kill one process of a host."""
         self._note(Strike(host, part, "kill", read_boot_clock(), pid=process.pid))
         guard.kill(process)
 
@@ -238,7 +233,6 @@ class CommandHosts(Hosts):
                 shutil.rmtree(self._homes / host / "state", ignore_errors=True)
 
     def continue_part(self, strike: Strike) -> None:
-        """Continue what a strike has stopped."""
         found = self.list_host(strike.host) if strike.part == "host" else [guard.find_process(strike.pid)]
         for each in found:
             if each is not None and self._stopped_pids.get(each.pid) == each.started:
@@ -247,7 +241,6 @@ class CommandHosts(Hosts):
         strike.until = read_boot_clock()
 
     def cut(self, host: str) -> None:
-        """Cut the connections of a host, and every later one."""
         self.links[host].lost = EVERY
         self.links[host].cut()
 
@@ -257,7 +250,6 @@ class CommandHosts(Hosts):
         self.links[host].go_on()
 
     def go_on(self) -> None:
-        """See Hosts."""
         super().go_on()
         for strike in self.strikes:
             if strike.how == "stop" and strike.until is None:
@@ -291,7 +283,6 @@ class CommandHosts(Hosts):
 
 
 def _list_below(root: int) -> Iterator[RunningProcess]:
-    """Yield the descendants of a process."""
     children: dict[int, list[RunningProcess]] = {}
     for each in guard.list_processes().values():
         children.setdefault(each.parent, []).append(each)

@@ -66,10 +66,7 @@ class CommandNemesis(Nemesis):
     """Injects faults of hosts and of the stack. `stop_seconds`: how long the processes of hosts are stopped."""
 
     weights = {**HOST_FAULTS, **STACK_FAULTS}
-    needed: Mapping[str, Sequence[tuple[Point, Order]]] = {
-        **dict.fromkeys(HOST_FAULTS, ()),
-        "fence": NEEDED["fence"],
-    }
+    needed: Mapping[str, Sequence[tuple[Point, Order]]] = {**dict.fromkeys(HOST_FAULTS, ()), "fence": NEEDED["fence"]}
     pause_seconds = (0.3, 1.2)
     clock_shifts = (-90, -45, 0, 45, 90)
 
@@ -118,7 +115,6 @@ class CommandNemesis(Nemesis):
         return f"{name} by {seconds:+g} s"
 
     def __exit__(self, *error: object) -> None:
-        """See Nemesis."""
         super().__exit__(*error)
         self._forger.close()
         for host in STATIC_HOSTS:
@@ -237,7 +233,6 @@ class Forger:
         timer.start()
 
     def close(self) -> None:
-        """Forge no more."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()

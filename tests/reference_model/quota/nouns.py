@@ -138,19 +138,15 @@ class World:
     """The accounts as the rules list them."""
 
     def place(self, name: str) -> Place:
-        """The place of that name."""
         return next(each for each in self.places if each.name == name)
 
     def order(self, place: Place) -> int:
-        """Slot order."""
         return self.places.index(place)
 
     def account_of(self, job: Job) -> Account | None:
-        """The account of a job, if it has one that exists."""
         return self.accounts.get(job.account) if job.account is not None else None
 
     def on(self, place: Place, *states: str) -> list[Job]:
-        """The jobs whose lease there is in one of these states."""
         return [job for job, lease in self.leases() if place in lease.places and lease.state in states]
 
     def count_on(self, place: Place, *states: str) -> int:
@@ -160,7 +156,6 @@ class World:
         return count + sum(part[1] is place for part in leaving)
 
     def leases(self) -> list[tuple[Job, Lease]]:
-        """All jobs with a lease, in any state."""
         return [(job, job.lease) for job in self.jobs.values() if job.lease]
 
     def running(self) -> list[tuple[Job, Lease]]:

@@ -468,7 +468,6 @@ class Victim:
 
     @property
     def places(self) -> list[Place]:
-        """The places of what ends."""
         return self.lease.list_all() if self.part is None else [self.lease.parts[self.part]]
 
     def count_freed(self, place: Place) -> int:
@@ -539,7 +538,6 @@ def merge(victims: Sequence[Victim]) -> list[Victim]:
 
 
 def sum_costs(victims: Sequence[Victim]) -> list[Fraction]:
-    """The costs of victims together."""
     return [sum((each.cost[level] for each in merge(victims)), Fraction(0)) for level in LEVELS]
 
 
@@ -566,7 +564,6 @@ def take_over(
 
 
 def pay(world: World, account: Account, victims: Sequence[Victim]) -> None:
-    """The account pays the costs, and those of the victims get them back."""
     for level in LEVELS:
         for each in victims:
             account.balance[level] -= each.cost[level]
@@ -632,7 +629,6 @@ def describe_waiting(world: World, found: Pass) -> dict[str, str]:
 
 
 def waiting_code(world: World, found: Pass, job: Job) -> str:
-    """Return the waiting code."""
     account = world.account_of(job)
     suited = [place for place in world.places if place.system == job.system and has(place, job.labels)]
     idle = [place for place in suited if is_idle(world, place)]

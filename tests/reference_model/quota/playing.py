@@ -94,7 +94,6 @@ class RestartedPlayer(Runner):
 
 
 def play_engine(document: Document, player: Runner | None = None) -> Iterator[Document]:
-    """Return the same of the engine, from its output."""
     player = player or Runner(read_scenario(document))
     for at, lines in groupby(player.play(), key=lambda line: line["at"]):
         ticks: list[Document] = []

@@ -83,7 +83,6 @@ class Sequence:
             self.change()
 
     def play(self, ticks: int) -> Iterator[tuple[Plan, Plan]]:
-        """Yield for each tick the plan that uses the cache, and the plan of a new view."""
         for _ in range(ticks):
             rows = [row for kind in ROW_TYPES for row in self.view.rows(kind).values()]
             warm = plan(self.view, self.rules, self.now, self.cache)
@@ -110,7 +109,6 @@ class Sequence:
         self.view.apply(replace(row, version=self._versions[row.id]))
 
     def change(self) -> None:
-        """Change any row."""
         random = self.random
         shares = (16, 0.2, 1, 0, 6, 0.1, 1) if self.plain else (12, 4, 2, 1, 6, 1, 2)
         kind = random.choices(("reservation", "slot", "account", "hold", "end", "gone", "same"), shares)[0]
@@ -150,7 +148,6 @@ class Sequence:
         return Account(id=name, balance=balance, charged_at=self.now - random.choice((0, 0, 3)), **terms)
 
     def draw_levels(self, amounts: tuple[float, ...]) -> Levels:
-        """Return one of these amounts for each level."""
         return tuple(self.random.choice(amounts) for _ in range(5))  # type: ignore[return-value]
 
     def change_account(self, name: str) -> Account:

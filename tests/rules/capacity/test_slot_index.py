@@ -244,10 +244,7 @@ def some_gangs(random: Random) -> tuple[CycleState, list[Demand]]:
     """Slots of two sizes in two zones, and gangs of one or two components; some differ in their count alone."""
     slots = [
         a_slot(
-            f"linux-{number}",
-            resources={"cpus": random.choice([1, 3])},
-            labels={"zone": random.choice("ab")},
-            uses=1,
+            f"linux-{number}", resources={"cpus": random.choice([1, 3])}, labels={"zone": random.choice("ab")}, uses=1
         )
         for number in range(1, random.randint(2, 9))
     ]

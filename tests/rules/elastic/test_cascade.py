@@ -129,18 +129,6 @@ def test_a_group_that_lacked_nothing_is_found_when_an_instance_of_it_is_lifted_a
         assert missing.find_next(group.need.likeness, group.rank) is expected
 
 
-def test_a_rated_slot_on_which_a_lease_was_placed_is_rated_again_when_a_search_reaches_it() -> None:
-    cycle = CycleState(View([a_slot("linux-1"), a_slot("linux-2")]), some_rules(), NOW)
-    first, second = cycle.slot_infos.values()
-    first.free = second.free = None
-    rated = RatedSlots[int](lambda slot_info: slot_info.given, [])
-    rated.add(first)
-    rated.add(second)
-    assert rated.find_first() == (0, first)
-    first.given = 2
-    assert rated.find_first() == (0, second)
-
-
 @pytest.mark.parametrize("wishes", list(permutations([("a", "b"), ("b", "c"), ("d",)])))
 def test_pools_are_linked_by_a_chain_of_requests_that_may_use_two_of_them(wishes: Sequence[tuple[str, ...]]) -> None:
     demands = [cast("Demand", SimpleNamespace(pools=pools)) for pools in wishes]

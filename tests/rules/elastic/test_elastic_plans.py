@@ -245,7 +245,7 @@ def test_an_instance_that_was_granted_gives_its_use_back_in_its_own_tick_only() 
     assert first[0] == "assign first hosts-1"
     assert first[-1] == "gang waits no_capacity"
     assert second == [
-        *("revoke first y.1 hosts-2 reclaimed", "revoke first x hosts-1 reclaimed", "gang waits no_capacity"),
+        *("revoke first y.1 hosts-2 reclaimed", "revoke first x hosts-1 reclaimed", "gang waits no_capacity")
     ]
 
 

@@ -37,10 +37,7 @@ def crowds(draw: st.DrawFn) -> Document:
     known = {value["id"]: at for at, name, value in items if name == "submit"}
     timeline = [act(at, name, value) for at, name, value in items if name == "submit" or known[value] < at]
     return {
-        "config": {
-            "scheduler": {**rules, "preemption_grace": 0, "confirm_timeout": 0},
-            "pools": {"lab": pool},
-        },
+        "config": {"scheduler": {**rules, "preemption_grace": 0, "confirm_timeout": 0}, "pools": {"lab": pool}},
         "slots": [
             {"id": f"lab-{number}", "pool": "lab", "state": "ready", "resources": {"units": units}}
             for number, units in enumerate(draw(SLOTS), start=1)

@@ -25,7 +25,6 @@ SLOTS = [f"linux-{number}" for number in range(1, 6)]
 
 
 def a_holder(random: Random, number: int) -> Reservation:
-    """A reservation that holds some of its elastic instances."""
     parts = [a_component(name, count=4, kind="elastic", resources=random.choice(SIZES)) for name in ("x", "y")]
     held: list[Lease] = []
     for part in parts:

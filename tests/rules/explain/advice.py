@@ -121,7 +121,6 @@ class Advised:
             yield "no lease"
 
     def leases_after(self, change: Document, name: str) -> bool:
-        """Whether the reservation gets a lease when its change is played after all the rest."""
         at = self.fleet["timeline"][-1]["at"]
         actions = [{"at": at, **action} for action in change["actions"]]
         wait = change["wait_seconds"]

@@ -63,11 +63,7 @@ SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
     "offline": (STATIC, {"last_seen": NOW - 181}, ["offline: no heartbeat for 3 min"]),
     "silence means nothing in a pool of EC2": (EC2, {"last_seen": NOW - 9999}, []),
     "missing": (EC2, {"missed": 2}, ["missing: EC2 did not list its machine in 2 checks in a row"]),
-    "lost": (
-        STATIC,
-        {"state": "empty", "machine": "host-7"},
-        ["lost: waits for its host host-7 to register again"],
-    ),
+    "lost": (STATIC, {"state": "empty", "machine": "host-7"}, ["lost: waits for its host host-7 to register again"]),
     "interrupted": (EC2, {"interrupted_by": NOW + 100}, ["interrupted: EC2 ends its machine in 100 s"]),
     "draining": (EC2, {"state": "draining", "drain_reason": "requested"}, ["leaves service: an operator drains it"]),
     "leaving": (STATIC, {"state": "draining", "drain_reason": "leaving"}, ["leaves service: the host leaves"]),
@@ -114,18 +110,12 @@ HOLDS: dict[str, tuple[Hold, list[str]]] = {
         a_hold("capacity", "big", streak=2),
         ["EC2 has no capacity for big of pool linux: not launched for 40 s more (2 refusals in a row)"],
     ),
-    "a learned quota": (
-        a_hold("quota", "spot", active=1),
-        [QUOTA],
-    ),
+    "a learned quota": (a_hold("quota", "spot", active=1), [QUOTA]),
     "a quota that is being tried": (
         a_hold("quota", "spot", until=NOW),
         ["EC2's quota of spot of pool linux was reached: the next launch is tried alone"],
     ),
-    "throttled": (
-        a_hold("throttled"),
-        ["EC2 asked us to slow down: nothing is launched in pool linux for 40 s more"],
-    ),
+    "throttled": (a_hold("throttled"), ["EC2 asked us to slow down: nothing is launched in pool linux for 40 s more"]),
     "misconfigured": (
         a_hold("misconfigured", "big"),
         ["the launch of big of pool linux was refused as misconfigured: not tried for 40 s more"],
@@ -146,10 +136,7 @@ HOLDS: dict[str, tuple[Hold, list[str]]] = {
         a_hold("quota", "on-demand:g"),
         ["EC2's quota of on-demand vCPUs of G and VT types of pool linux is reached: not launched for 40 s more"],
     ),
-    "a quota of the pool": (
-        a_hold("quota"),
-        ["EC2's quota of pool linux is reached: not launched for 40 s more"],
-    ),
+    "a quota of the pool": (a_hold("quota"), ["EC2's quota of pool linux is reached: not launched for 40 s more"]),
     "the role for spot": (
         a_hold("auth", "spot"),
         ["EC2 does not permit to launch spot of every pool: not tried for 40 s more"],

@@ -226,10 +226,7 @@ def test_a_slot_whose_machine_ends_has_all_uses_of_its_next_machine() -> None:
 def test_a_change_leaves_room_for_a_reservation_that_overtakes_while_machines_boot() -> None:
     """The size of the first one falls to 0 in less time than a machine needs, and it is older than the second one."""
     large, small = {"cpus": 4, "memory_mib": 100}, {"cpus": 1, "memory_mib": 100}
-    rows: list[Row] = [
-        wish("large", resources=large, created_at=NOW - 10),
-        wish("r1", resources=small, created_at=NOW),
-    ]
+    rows: list[Row] = [wish("large", resources=large, created_at=NOW - 10), wish("r1", resources=small, created_at=NOW)]
     rules = some_rules(
         {"scheduler": {"queue": "dynsize", "dynsize_decay": 10}, "pools": {"linux": {"max_slots": 0, **ONE_LEASE}}}
     )
@@ -443,9 +440,7 @@ WAITS = frozenset(WAITING_CODES) - {"booting", "no_quota", "account_limit", "no_
 """Codes of waits for which a change is found; nothing can be done about `booting` and `no_pool`, and these fleets have
 no accounts.
 """
-KINDS = {
-    *("hold", "cordon", "wait", "max_slots", "offering", "max_leases_per_slot", "overtaking", "budget", "release"),
-}
+KINDS = {*("hold", "cordon", "wait", "max_slots", "offering", "max_leases_per_slot", "overtaking", "budget", "release")}
 """Kinds of change that are found, alone or as one of two. (A price factor comes after kinds that serve nearly always.)
 """
 MOST_OF_A_CODE = 60 * TIMES
@@ -526,7 +521,6 @@ def lasts(look: Look, change: Document, less: Document, name: str) -> bool:
 
 
 def search_in(look: Look, name: str, kinds: Sequence[Kind] = KINDS_OF_CHANGE) -> Document | None:
-    """Return the change as it is printed."""
     view, rules, now = look
     found = suggest_change(Search(view, rules, view.reservations[name], now), kinds)
     return json.loads(json.dumps(describe_change(view, found))) if found is not None else None

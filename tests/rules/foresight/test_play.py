@@ -43,7 +43,6 @@ def leased(name: str, slots: Iterable[int], **changes: Any) -> Reservation:
 
 
 def run_times(row: Reservation, seconds: float) -> RunTimes:
-    """The run times of work that always runs for so long."""
     return RunTimes(id=list_classes(row.request, row.principal)[0], seconds=(seconds,) * 30, ratios=())
 
 

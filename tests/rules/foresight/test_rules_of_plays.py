@@ -54,7 +54,6 @@ def wants(name: str, cpus: float = 4.0, after: float = 0.0, **changes: Any) -> R
 
 
 def leased(name: str, slot: int, *elastic: int, cpus: float = 4.0, since: float = NOW, **changes: Any) -> Reservation:
-    """A reservation with an essential instance on one slot, and elastic ones on others."""
     leases = [a_lease(f"linux-{slot}", resources={"cpus": cpus})]
     leases += [
         a_lease(f"linux-{each}", component=f"more.{number}", kind="elastic", resources={"cpus": cpus}, **changes)

@@ -30,10 +30,7 @@ def test_after_max_uses_leases_a_slot_takes_no_more_and_drains_when_it_is_empty(
 
 def test_a_slot_in_flight_has_capacity_for_max_uses_leases_in_all() -> None:
     assert reported(
-        submit(0, "r1", "r2", "r3"),
-        *ticks(0, 5),
-        pool={"max_uses": 2, "max_leases_per_slot": 8},
-        cloud={"boot": 5},
+        submit(0, "r1", "r2", "r3"), *ticks(0, 5), pool={"max_uses": 2, "max_leases_per_slot": 8}, cloud={"boot": 5}
     ) == [
         ["launch linux-1 demand", "launch linux-2 demand", *(f"r{n} waits booting" for n in (1, 2, 3))],
         ["assign r1 linux-1", "assign r2 linux-1", "assign r3 linux-2"],
@@ -88,9 +85,7 @@ CLAIMED: dict[str, tuple[int, str]] = {
 
 
 @pytest.mark.parametrize("name", CLAIMED)
-def test_a_claim_counts_as_a_use_when_it_is_assigned_and_no_preemption_needs_a_use_that_is_not_left(
-    name: str,
-) -> None:
+def test_a_claim_counts_as_a_use_when_it_is_assigned_and_no_preemption_needs_a_use_that_is_not_left(name: str) -> None:
     """`r2` preempted `r0`, and gets its claim in the tick in which `r4` could pay for preempting it."""
     max_uses, found = CLAIMED[name]
     document = a_scenario(
@@ -140,20 +135,6 @@ def test_an_expiry_drains_the_slot_in_the_same_tick_and_no_lease_is_placed_on_it
     ]
 
 
-def test_other_leases_on_an_unclean_slot_run_on() -> None:
-    played = play_out(
-        a_scenario(
-            submit(0, "r1", "r2"),
-            tick(0),
-            act(5, "cancel", "r1"),
-            *ticks(5, 6),
-            pool={"recycle_unclean": True, "max_leases_per_slot": 2},
-            slots=[a_slot("linux-1")],
-        )
-    )
-    assert played.slots == {"linux-1": "draining r2"}
-
-
 def test_a_slot_with_unconfirmed_leases_in_a_row_is_drained_as_unhealthy() -> None:
     """Three in a row; otherwise `pack` would place leases on a broken slot without end."""
     played = reported(
@@ -172,22 +153,6 @@ def test_a_slot_with_unconfirmed_leases_in_a_row_is_drained_as_unhealthy() -> No
         ["requeue r1 unconfirmed", "drain linux-1 unhealthy", "r1 waits at_max_slots"],
         ["terminate linux-1 drained", "r1 waits at_max_slots"],
     ]
-
-
-def test_a_draining_slot_whose_last_lease_was_not_confirmed_ends_in_the_following_tick() -> None:
-    played = play_out(
-        a_scenario(
-            submit(0, "r1"),
-            tick(0),
-            act(1, "drain", "linux-1"),
-            scheduler={"confirm_timeout": 10},
-            slots=[a_slot("linux-1")],
-            pool={"max_slots": 1},
-            wakes=True,
-            until=30,
-        )
-    )
-    assert played.decisions[1:3] == ["10 requeue r1 unconfirmed", "10 terminate linux-1 drained"]
 
 
 @pytest.mark.parametrize("word", ["confirm", "renew", "release"])
@@ -295,11 +260,7 @@ def test_after_on_demand_after_interruptions_on_demand_is_eligible_for_that_rese
 
 
 def test_no_lease_is_judged_unconfirmed_while_a_found_machine_has_not_answered() -> None:
-    parts: dict[str, Any] = {
-        "scheduler": {"confirm_timeout": 10},
-        "slots": [a_slot("linux-1")],
-        "cloud": {"boot": 30},
-    }
+    parts: dict[str, Any] = {"scheduler": {"confirm_timeout": 10}, "slots": [a_slot("linux-1")], "cloud": {"boot": 30}}
     timeline = [submit(0, "r1"), tick(0), act(5, "found", {"pool": "linux", "slot": "linux-2"})]
     assert reported(*timeline, *ticks(10, 34, 35), **parts)[1:] == [
         [],

@@ -51,10 +51,7 @@ LINES: dict[str, tuple[Any, str]] = {
         with_pool(max_leases_per_slot=0),
         "config.pools.linux.max_leases_per_slot: expected a whole number >= 1, got 0",
     ),
-    "min above max": (
-        with_pool(min_slots=5),
-        "config.pools.linux.min_slots: expected at most max_slots (4), got 5",
-    ),
+    "min above max": (with_pool(min_slots=5), "config.pools.linux.min_slots: expected at most max_slots (4), got 5"),
     "a negative count": (
         with_pool(target_warm_slots=-1),
         "config.pools.linux.target_warm_slots: expected a whole number >= 0, got -1",
@@ -261,8 +258,7 @@ ACCEPTED: dict[str, Document] = {
         act(0, "seen", "mac-1"),
     ),
     "POOL-n within the max_slots of a static pool, whatever that is": a_scenario(
-        act(0, "cordon", "lab-70000"),
-        pools={"lab": {"system": "x", "provider": "static", "max_slots": 1_000_000_000}},
+        act(0, "cordon", "lab-70000"), pools={"lab": {"system": "x", "provider": "static", "max_slots": 1_000_000_000}}
     ),
     "POOL-n within max_slots of a static pool": a_scenario(
         act(0, "cordon", "lab-2"), pools={"lab": {"system": "x", "provider": "static", "max_slots": 2}}

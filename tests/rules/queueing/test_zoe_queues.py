@@ -120,8 +120,7 @@ def test_a_component_without_resources_has_the_defaults_of_its_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decay", "served"),
-    [(10, ["young", "old-one"]), (10.5, ["old-one", "young"]), (0, ["young", "old-one"])],
+    ("decay", "served"), [(10, ["young", "old-one"]), (10.5, ["old-one", "young"]), (0, ["young", "old-one"])]
 )
 def test_the_decay_is_a_setting(decay: float, served: list[str]) -> None:
     """2001 that falls for 100 seconds, against 1000."""

@@ -65,11 +65,9 @@ class _Naive:
         return False
 
     def sum_costs(self, victim: Reservation) -> float:
-        """Return the cost of all victims, if this one ends too."""
         return sum(_find_cost(self.victims[name]) for name in (*self.ended, victim.id))
 
     def find_running(self, slot: Slot) -> Reservation | None:
-        """Return what runs on a slot."""
         for each in self.victims.values():
             if each.id not in self.ended and any(lease.slot == slot.id for lease in each.leases):
                 return each

@@ -24,9 +24,7 @@ SEQUENCES = sorted({3, 79, *draw_some(range(100), 35)})
 """The two that are always played meet everything that the first test counts."""
 
 
-def test_a_plan_with_what_earlier_plans_left_behind_is_the_plan_of_a_new_view(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_plan_with_what_earlier_plans_left_behind_is_the_plan_of_a_new_view(monkeypatch: pytest.MonkeyPatch) -> None:
     met, go_on = Counter[str](), KeptCycle.go_on
 
     def count(cycle: KeptCycle, now: float) -> Plan | None:

@@ -40,7 +40,6 @@ def _scenario(number: int) -> Document:
 
 
 def _without(document: Document, *actions: str) -> Document:
-    """The scenario without these actions."""
     kept = [item for item in document["timeline"] if not set(item) & set(actions)]
     return document | {"timeline": kept}
 

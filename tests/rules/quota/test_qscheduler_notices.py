@@ -45,11 +45,7 @@ class TestConfirm:
 
     def test_a_pending_reservation_gets_the_level_that_it_would_get_and_has_no_cost_yet(self) -> None:
         played = play_quota(
-            ask(0, "r1", account="A"),
-            confirm(0, "r1", "lab-1"),
-            tick(4),
-            **TWO,
-            accounts={"A": {"balance": [0, 9]}},
+            ask(0, "r1", account="A"), confirm(0, "r1", "lab-1"), tick(4), **TWO, accounts={"A": {"balance": [0, 9]}}
         )
         assert leases(played) == {"r1": (1, [0, 4])}
         assert balances(played) == {"A": [0, 5]}

@@ -76,10 +76,7 @@ class TestStop:
 
     def test_a_cheaper_offering_that_is_within_the_budget_is_launched(self) -> None:
         planned = decide(
-            *waiting(None),
-            budgets={"all": {"per_hour": 2}},
-            offerings=[LARGE, {**SMALL, "price": 1.5}],
-            price_factor=9,
+            *waiting(None), budgets={"all": {"per_hour": 2}}, offerings=[LARGE, {**SMALL, "price": 1.5}], price_factor=9
         )
         assert launched(planned) == [("small", None)]
 
@@ -114,9 +111,7 @@ class TestStop:
 class TestScope:
     def test_a_budget_of_an_account_limits_only_its_launches(self) -> None:
         planned = decide(
-            *waiting("a", "a", "b", None),
-            budgets={"a": {"accounts": ["a"], "per_hour": 1}},
-            max_leases_per_slot=1,
+            *waiting("a", "a", "b", None), budgets={"a": {"accounts": ["a"], "per_hour": 1}}, max_leases_per_slot=1
         )
         assert launched(planned) == [("small", "a"), ("small", "b"), ("small", None)]
         assert dict(zip(planned.waiting.names, codes(planned), strict=True))["r2"] == "over_budget"

@@ -81,19 +81,13 @@ CASES: dict[str, tuple[Document, list[list[str]]]] = {
     ),
     "a pool whose launch a budget withholds fills no stopped tier": (
         a_full_pool(
-            submit(0, "r1", resources={"cpus": 8}),
-            tick(0),
-            per_hour=1.5,
-            pool={"max_slots": 3, "stopped_slots": 1},
+            submit(0, "r1", resources={"cpus": 8}), tick(0), per_hour=1.5, pool={"max_slots": 3, "stopped_slots": 1}
         ),
         [["r1 waits over_budget"]],
     ),
     "the minimum is launched": (
         a_full_pool(
-            submit(0, "r1", resources={"cpus": 8}),
-            tick(0),
-            per_hour=1.5,
-            pool={"max_slots": 3, "min_slots": 1},
+            submit(0, "r1", resources={"cpus": 8}), tick(0), per_hour=1.5, pool={"max_slots": 3, "min_slots": 1}
         ),
         [["launch linux-1 small minimum", "r1 waits over_budget"]],
     ),

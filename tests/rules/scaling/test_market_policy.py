@@ -23,8 +23,6 @@ from scheduler.policy.scaling.offerings import (
     find_turn,
     list_alternatives,
     list_choices,
-    list_eligible,
-    list_fallback,
 )
 from scheduler.simulation.runner import play
 from scheduler.simulation.scenario import load_scenario
@@ -67,7 +65,6 @@ def launched(*slots: Slot, **given: Any) -> list[str]:
 
 
 def busy(number: int, market: str, **changes: Any) -> Slot:
-    """Return a slot that takes no leases, of this market."""
     fields = {"offering": f"m/{market}", "market": market, "price": 1.0, "resources": {"cpus": 4}, "cordoned": True}
     return a_slot(f"linux-{number}", **{**fields, **changes})
 
@@ -118,7 +115,7 @@ def test_slots_that_leave_and_slots_without_a_machine_do_not_count() -> None:
 
 def test_each_launch_of_a_tick_counts_for_the_next_one() -> None:
     assert launched(market={"on_demand_base": 1, "on_demand_share": 0.5}, waiting=5) == [
-        *("on-demand", "on-demand", "spot", "on-demand", "spot"),
+        *("on-demand", "on-demand", "spot", "on-demand", "spot")
     ]
     assert launched(market={"on_demand_base": 2}, waiting=3) == ["on-demand", "on-demand", "spot"]
     assert launched(market={}, waiting=3) == ["spot", "spot", "spot"]
@@ -201,8 +198,7 @@ def test_the_minimum_and_the_warm_pool_follow_the_mix_and_fall_back_with_it() ->
 
 
 @pytest.mark.parametrize(
-    ("streak", "ago", "found"),
-    [(2, 599.0, "on-demand"), (2, 600.0, "spot"), (1, 61.0, "spot"), (5, 61.0, "on-demand")],
+    ("streak", "ago", "found"), [(2, 599.0, "on-demand"), (2, 600.0, "spot"), (1, 61.0, "spot"), (5, 61.0, "on-demand")]
 )
 def test_spot_is_tried_again_when_the_time_has_passed_since_the_last_refusal(
     streak: int, ago: float, found: str
@@ -311,21 +307,6 @@ def test_the_launches_of_a_scenario_file(name: str) -> None:
     played = Played(list(play(load_scenario(SCENARIOS / f"{name}.toml"))))
     found = [each.split() for each in played.decisions if " launch " in each]
     assert [f"{at} {slot} {offering}" for at, _, slot, offering, _ in found] == PLAYED[name]
-
-
-def test_a_fallback_has_no_spot_offering_that_is_too_expensive() -> None:
-    offerings = [
-        {"name": "cheap", "market": "spot", "price": 1},
-        {"name": "dear", "market": "spot", "price": 9},
-        {"name": "sure", "market": "on-demand", "price": 5},
-    ]
-    pool = some_rules({"pools": {"linux": {"offerings": offerings, "on_demand_after": 1}}}).pools["linux"]
-    choices = list_choices(pool)
-    eligible = list_eligible(choices, pool, "spot")
-    hold = hold_id("linux", "capacity", eligible[0].key or "")
-    row = Hold(id=hold, pool="linux", kind="capacity", subject="cheap", refused_at=NOW, until=NOW + 60, streak=1)
-    found = list_fallback("linux", pool, choices, eligible, {hold: row}, "spot")
-    assert ([each.price for each in eligible], [each.price for each in found]) == ([1], [5])
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,7 @@ def test_a_refused_gang_leaves_the_quota_to_others_of_the_tick() -> None:
 
 def test_the_machines_of_a_refused_gang_do_not_count_for_later_launches() -> None:
     document = a_scenario(
-        submit(0, "gang", **GANG),
-        tick(0),
-        submit(1, "single"),
-        tick(1),
-        pool=POOL,
-        cloud={"quota": 2, "launch": 5},
+        submit(0, "gang", **GANG), tick(0), submit(1, "single"), tick(1), pool=POOL, cloud={"quota": 2, "launch": 5}
     )
     assert [slot for slot, name in states(document | {"until": 20}) if name == "slot_booting"] == ["linux-4"]
 
