@@ -13,7 +13,7 @@ from scheduler.model.resources import Resources
 from scheduler.model.view import Row, View
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.elastic.cascade import RatedSlots, link_pools
+from scheduler.policy.elastic.cascade import link_pools
 from scheduler.policy.elastic.instances import MissingInstances, list_groups
 from scheduler.policy.plan import plan
 from tests.builders import NOW, SYSTEM, a_component, a_lease, a_reservation, a_slot, some_rules
