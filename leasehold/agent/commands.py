@@ -16,7 +16,8 @@ from leasehold.client.credentials import Credentials
 from leasehold.client.discovery import URL_VARIABLE, find_running
 from leasehold.client.models import LeaseKey
 from leasehold.errors import Refused, read_faults
-from leasehold.work.command import CommandsPort, HostIdentity, Outcome, Printed, Renewed, Signer, Taken
+from leasehold.work.command import HostIdentity, Signer
+from leasehold.work.ports import CommandsPort, Outcome, Printed, Renewed, Taken
 from scheduler.protocol.names import OWN_STACK_VARIABLE
 from scheduler.protocol.signing import format_key_line
 

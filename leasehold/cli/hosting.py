@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from leasehold.agent.agent import HostSpec
     from leasehold.client.client import Client
     from leasehold.client.credentials import Credentials
-    from leasehold.work.command import Devices
+    from leasehold.work.devices import Devices
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Slot of the host; default: the name of this host.")]
 Machine = Annotated[
@@ -214,7 +214,7 @@ def join_cluster(
 
 
 def _read_devices(options: list[str] | None) -> "Devices":
-    from leasehold.work.command import Devices
+    from leasehold.work.devices import Devices
 
     found = {}
     for name, text in parse_pairs("--device", options or []).items():

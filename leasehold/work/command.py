@@ -1,120 +1,19 @@
-"""The command of a lease as the scheduler sends it: its check, its environment and its arguments; the requests of a
-host about it; and the devices of a host, which it gives to commands, each device to one command at a time.
-
-The scheduler counts the amount of a resource and knows no single device. The host chooses the first free ones. A lease
-with a part of a device, such as 0.5 gpus, gets the amount and no device of its own.
-"""
+"""The command of a lease as the scheduler sends it: its check, its environment and its arguments."""
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count, islice
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from leasehold.client.models import LeaseKey
-from leasehold.errors import Refused
+from leasehold.work.devices import GPUS
 from leasehold.work.guard import TAG
+from leasehold.work.ports import Taken
 from scheduler.protocol.signing import RunFields, is_run_signed_by
-
-Why = Literal["exited", "signal", "not_started", "out_of_memory", "revoked", "fenced", "limit", "lost"]
-"""How a command ended. `revoked`: the host ended it because its lease ends. `fenced`: the host ended it because it had
-no answer of the scheduler in time. `lost`: the host does not know.
-"""
-
-
-class Taken(NamedTuple):
-    """The answer to a request for a command: the command as JSON text, and its signature for this one request."""
-
-    command: str
-    signature: str
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended, with the end of its output (`tail`) and the number of bytes that it printed."""
-
-    why: Why
-    exit_code: int | None = None
-    signal: int | None = None
-    error: str | None = None
-    """One line about a command that did not start, was lost, or could not be ended completely."""
-    tail: str = ""
-    bytes: int = 0
-
-
-class Printed(NamedTuple):
-    """The end of the output of a running command."""
-
-    key: LeaseKey
-    tail: str
-    bytes: int
-
-
-class Renewed(NamedTuple):
-    """A lease was renewed; it expires `ttl` seconds later; None: never."""
-
-    ttl: float | None
-
-
-class CommandsPort(Protocol):
-    """The requests of one run of a host's agent, each about several leases. They raise NotAnswered and Unavailable, and
-    Refused if a request is refused as a whole. All may be repeated. Several threads may send them at the same time.
-    """
-
-    def take(self, nonces: Mapping[LeaseKey, str]) -> Mapping[LeaseKey, Taken | Refused]:
-        """Ask for the commands of leases. `nonces`: by lease, a random text for this request alone."""
-
-    def started(self, keys: Sequence[LeaseKey]) -> Mapping[LeaseKey, Refused]:
-        """Report that the commands of leases run. Return the refusals."""
-
-    def output(self, reports: Sequence[Printed]) -> None:
-        """Report the output of running commands. A refused report is dropped."""
-
-    def exited(self, outcomes: Mapping[LeaseKey, Outcome]) -> Mapping[LeaseKey, Refused]:
-        """Report how the commands of leases ended. Return the refusals."""
-
-    def renew(self, keys: Sequence[LeaseKey]) -> Mapping[LeaseKey, Renewed | Refused]:
-        """Renew leases. A lease without an answer is missing in the result."""
-
-    def now(self) -> float:
-        """Return cluster time in seconds since the epoch."""
-
-
-GPUS: Final = "gpus"
-"""The resource whose devices have the numbers 0, 1 and so on if the host names none."""
-
-
-class NoDevice(Exception):  # noqa: N818 - an outcome
-    """Raised if fewer devices are free than a lease needs. The message states why."""
-
-
-class Devices:
-    """`named`: resource -> the ids of its devices."""
-
-    def __init__(self, named: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        self._named = named or {}
-
-    def choose(self, resources: Mapping[str, float], used: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
-        """Return the devices for a lease with these amounts, by resource. `used`: those of the other commands. Raises
-        NoDevice.
-        """
-        taken = {(name, each) for devices in used for name, found in devices.items() for each in found}
-        chosen = {}
-        for name in sorted({GPUS, *self._named} & resources.keys()):
-            needed = resources[name]
-            if needed % 1:
-                continue
-            ids = self._named[name] if name in self._named else map(str, count())
-            free = (each for each in ids if (name, each) not in taken)
-            chosen[name] = list(islice(free, int(needed)))
-            if (found := len(chosen[name])) < needed:
-                raise NoDevice(f"{name}: the lease needs {needed:g} devices, and {found} of this host are free")
-        # A command without a lease on them does not see the devices that the host names. One with a part does.
-        return {name: [] for name in self._named if not resources.get(name, 0.0)} | chosen
-
 
 INHERITED: Final = ("PATH", "HOME", "LANG")
 """Variables of the agent that a command gets."""

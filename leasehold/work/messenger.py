@@ -11,18 +11,10 @@ from typing import Final
 
 from leasehold.client.models import LeaseKey
 from leasehold.errors import LeaseholdError, Refused
-from leasehold.work.command import (
-    CommandsPort,
-    HostIdentity,
-    Outcome,
-    Printed,
-    Renewed,
-    Signer,
-    Taken,
-    WrongCommand,
-    read_command,
-)
-from leasehold.work.jobs import IDLE_SECONDS, RETRY_SECONDS, Job, Jobs, Term, find_fence, find_renewal, move_fence
+from leasehold.work.command import HostIdentity, Signer, WrongCommand, read_command
+from leasehold.work.fence import Term, find_fence, find_renewal, move_fence
+from leasehold.work.jobs import IDLE_SECONDS, RETRY_SECONDS, Job, Jobs
+from leasehold.work.ports import CommandsPort, Outcome, Printed, Renewed, Taken
 
 OUTPUT_SECONDS: Final = 1.0
 """Seconds between two reports of output; each has the output of all commands."""

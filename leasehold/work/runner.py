@@ -16,19 +16,16 @@ from typing import Any, Final
 from leasehold.client.backoff import Backoff
 from leasehold.client.models import LeaseKey
 from leasehold.work.command import (
-    CommandsPort,
-    Devices,
     HostIdentity,
     LeaseCommand,
-    NoDevice,
-    Outcome,
     Signer,
-    Why,
     WrongCommand,
     format_peers,
     make_environment,
     make_program,
 )
+from leasehold.work.devices import Devices, NoDevice
+from leasehold.work.fence import Term
 from leasehold.work.guard import read_boot_clock
 from leasehold.work.guard_client import (
     Ended,
@@ -46,21 +43,16 @@ from leasehold.work.guard_client import (
 from leasehold.work.jobs import (
     IDLE_SECONDS,
     LONGEST_RETRY_SECONDS,
-    NOTICE,
-    PEERS,
     RETRY_SECONDS,
     Job,
     Jobs,
     LeaseState,
-    Record,
-    Records,
     Report,
-    Term,
-    end_remains,
-    make_lease_id,
     name_lease,
 )
 from leasehold.work.messenger import BATCH, REPORTERS, START_SECONDS, Messenger
+from leasehold.work.ports import CommandsPort, Outcome, Why
+from leasehold.work.records import NOTICE, PEERS, Record, Records, end_remains, make_lease_id
 
 PING_SECONDS: Final = 5.0
 SILENT_SECONDS: Final = 30.0

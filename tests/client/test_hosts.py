@@ -15,7 +15,8 @@ from leasehold.agent.agent import HostAgent, HostSpec
 from leasehold.agent.commands import HostCommands
 from leasehold.client.hosts import Hosts
 from leasehold.client.models import LeaseKey
-from leasehold.work.command import HostIdentity, Signer, Taken
+from leasehold.work.command import HostIdentity, Signer
+from leasehold.work.ports import Taken
 from leasehold.work.runner import Runner
 from scheduler.protocol.heartbeats import LONGEST_BEAT_SECONDS, Heartbeat, find_beat, is_heartbeat_of, read_heartbeat
 from scheduler.protocol.signing import make_key, read_key

@@ -12,8 +12,9 @@ import msgspec
 
 from leasehold.client.models import LeaseKey
 from leasehold.errors import Fault, NotAnswered, Refused, Unavailable
-from leasehold.work.command import HostIdentity, Outcome, Printed, Renewed, Signer, Taken
+from leasehold.work.command import HostIdentity, Signer
 from leasehold.work.jobs import LeaseState
+from leasehold.work.ports import Outcome, Printed, Renewed, Taken
 from scheduler.protocol.signing import RunFields, sign_run
 
 SIGNER: Final = Signer("lab-1", bytes(range(32)), "c1")

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from leasehold.client.models import LeaseKey
 from leasehold.work import guard
-from leasehold.work.command import HostIdentity, Outcome, Signer
+from leasehold.work.command import HostIdentity, Signer
 from leasehold.work.guard_client import GuardClient, GuardLost
-from leasehold.work.jobs import Records
+from leasehold.work.ports import Outcome
+from leasehold.work.records import Records
 from leasehold.work.runner import Runner
 from testbed.processes import wait_for
 from tests.work.fake_scheduler import SIGNER, FakeScheduler

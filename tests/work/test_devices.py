@@ -2,7 +2,7 @@
 
 import pytest
 
-from leasehold.work.command import Devices, NoDevice
+from leasehold.work.devices import Devices, NoDevice
 
 
 def test_a_lease_gets_the_first_devices_that_no_other_command_has() -> None:

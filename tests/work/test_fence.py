@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.work.jobs import Term, find_fence, find_renewal, move_fence
+from leasehold.work.fence import Term, find_fence, find_renewal, move_fence
 
 SECONDS = st.floats(0.5, 1e6)
 TERMS = st.builds(Term, st.none() | SECONDS, st.none() | SECONDS)

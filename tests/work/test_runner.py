@@ -15,8 +15,9 @@ import pytest
 from leasehold.client.models import LeaseKey
 from leasehold.errors import Refused
 from leasehold.work import guard
-from leasehold.work.command import Devices, Outcome, Taken
-from leasehold.work.jobs import Records, make_lease_id
+from leasehold.work.devices import Devices
+from leasehold.work.ports import Outcome, Taken
+from leasehold.work.records import Records, make_lease_id
 from testbed.guarding import Guarded
 from testbed.processes import wait_for
 from tests.work.fake_scheduler import SIGNER, FakeScheduler, refuse

@@ -38,8 +38,8 @@ class Notes:
 def note_all(notes: Notes) -> None:
     """Wrap the functions of this process whose results are noted."""
     from leasehold.agent.commands import HostCommands
-    from leasehold.work.command import Renewed, Taken
     from leasehold.work.guard_client import GuardClient
+    from leasehold.work.ports import Renewed, Taken
     from leasehold.work.runner import Runner
 
     def note_takes(found: Any, sent_at: float, _nonces: Any) -> None:

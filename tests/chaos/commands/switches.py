@@ -31,10 +31,10 @@ def _signature() -> None:
 
 def _adoption() -> None:
     """Let a new agent know nothing of what an earlier one of the host has begun, and start it again."""
-    from leasehold.work import jobs, runner
+    from leasehold.work import records, runner
     from leasehold.work.guard_client import GuardClient
 
-    inner: Callable[[Any], str] = jobs.make_lease_id
+    inner: Callable[[Any], str] = records.make_lease_id
     connect: Callable[[GuardClient], Any] = GuardClient.connect
 
     def make_lease_id(key: Any) -> str:
@@ -45,9 +45,9 @@ def _adoption() -> None:
 
         return msgspec.structs.replace(connect(self), commands=())
 
-    for owner in (jobs, runner):
+    for owner in (records, runner):
         _replace(owner, "make_lease_id", make_lease_id)
-    _replace(jobs.Records, "load", lambda _: [])
+    _replace(records.Records, "load", lambda _: [])
     _replace(GuardClient, "connect", connect_to_nothing)
 
 
