@@ -147,7 +147,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.elastic.cascade": {
+    "scheduler.policy.elastic.assignment": {
         "RatedSlots.starts_before": [
             Change(
                 "no key is equal to a position that a search has reached: its third number is 0 or less, and not 1",
@@ -167,6 +167,8 @@ EXPLAINED: Final[Changes] = {
                 "opened is not None or slot_info.given or slot_info.lifted",
             ),
         ],
+    },
+    "scheduler.policy.elastic.victim_search": {
         "_ClassHeadroom.move": [
             Change(
                 "on slots without a place for a further lease no instance is counted",
@@ -212,6 +214,8 @@ EXPLAINED: Final[Changes] = {
                 "(-(1 << 62), 0, 0, 1)",
             ),
         ],
+    },
+    "scheduler.policy.elastic.cascade": {
         "Cascade._try": [
             Change(
                 "MORE only excludes rounding errors, and no change of the utilisation is exactly as large",

@@ -26,9 +26,10 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import RemainingCapacities
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import make_revoke
-from scheduler.policy.elastic.cascade import MORE, ROUNDING, RatedSlots, weigh_use
+from scheduler.policy.elastic.assignment import MORE, RatedSlots, weigh_use
 from scheduler.policy.elastic.instances import RECLAIMS, is_reclaimable
 from scheduler.policy.elastic.step import RECLAIMING
+from scheduler.policy.elastic.victim_search import ROUNDING
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.quota.group_table import PendingGroup
 from scheduler.policy.quota.run import QuotaRun, QuotaSpace, TrialLeases, could_serve, fits_beside

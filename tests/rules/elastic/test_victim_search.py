@@ -14,8 +14,9 @@ from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.elastic.cascade import Assignment, RelaxedCapacity, VictimSearch
+from scheduler.policy.elastic.assignment import Assignment
 from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, Rank, list_groups
+from scheduler.policy.elastic.victim_search import RelaxedCapacity, VictimSearch
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.fleets import QUICKLY
 
