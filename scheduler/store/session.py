@@ -181,15 +181,19 @@ def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[
                 connection.rollback()
             raise
         with explaining(dialect):
-            try:
-                connection.commit()
-            except dialect.errors:
-                # The transaction may still be open.
-                connection.invalidate()
-                raise
+            _commit(connection, dialect)
     finally:
         with suppress(*dialect.errors):
             connection.close()
+
+
+def _commit(connection: StoreConnection, dialect: Dialect) -> None:
+    """Commit the transaction. If this fails, close the connection, because its transaction may still be open."""
+    try:
+        connection.commit()
+    except dialect.errors:
+        connection.invalidate()
+        raise
 
 
 def _explain(dialect: Dialect, error: Exception) -> Exception:
