@@ -2,6 +2,8 @@
 
 import csv
 import json
+from collections.abc import Iterator
+from contextlib import closing
 from io import StringIO
 
 import pytest
@@ -15,8 +17,9 @@ from tests.cli.conftest import Run
 
 
 @pytest.fixture
-def store(database: str) -> Store:
-    return open_store(database)
+def store(database: str) -> Iterator[Store]:
+    with closing(open_store(database)) as opened:
+        yield opened
 
 
 def book(store: Store) -> float:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from leasehold.client.core.gathering import Gathering
-from leasehold.client.core.portal import PORTAL
+from leasehold.client.core.portal import PORTAL, Portal
 from leasehold.client.ports import Answered, Wire
 from leasehold.errors import NotAnswered
 
@@ -59,6 +59,12 @@ def test_an_interrupted_call_ends_after_its_coroutine_has_given_back_what_it_hol
     finally:
         signal.signal(signal.SIGINT, before)
     assert events == ["given back"]
+
+
+def test_a_signal_handler_that_interrupts_a_thread_before_it_wakes_the_loop_may_call() -> None:
+    portal = Portal()
+    portal._waker = threading.get_ident()
+    assert portal.run(give(3)) == 3
 
 
 class Stack:

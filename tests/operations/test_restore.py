@@ -1,6 +1,6 @@
 """The database is restored to an older state: no token or term is used twice, and every holder gets an answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -75,8 +75,10 @@ class RestoredCluster:
 
 
 @pytest.fixture
-def cluster(sqlite_url: str) -> RestoredCluster:
-    return RestoredCluster(sqlite_url)
+def cluster(sqlite_url: str) -> Iterator[RestoredCluster]:
+    restored = RestoredCluster(sqlite_url)
+    yield restored
+    restored.harness.store.close()
 
 
 def test_a_lease_from_after_the_backup_is_cancelled_and_its_token_is_never_used_again(cluster: RestoredCluster) -> None:
@@ -124,6 +126,7 @@ def test_a_task_from_before_a_restore_writes_nothing_until_it_has_checked_the_me
     check_membership(late.ports)
     late.submit("late")
     assert late.phase("late") == "pending"
+    late.store.close()
 
 
 def test_with_resubmit_pending_reservations_are_submitted_again(cluster: RestoredCluster) -> None:

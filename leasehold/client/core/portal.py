@@ -5,6 +5,7 @@ the first call, and starts again after a fork.
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final, Generic, TypeVar
 
@@ -16,35 +17,20 @@ _left_behind: Final[list[asyncio.AbstractEventLoop]] = []
 class _Call(Generic[R]):
     """One call of a coroutine from another thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, R]) -> None:
-        self._loop, self._work = loop, work
-        self._task: asyncio.Task[R] | None = None
+    def __init__(self, work: Coroutine[Any, Any, R]) -> None:
+        self.work = work
+        self.task: asyncio.Task[R] | None = None
         # Speed: a bare lock takes half the time of a Future. Each call has its own, so a signal handler may call too.
-        self._latch = threading.Lock()
-        self._latch.acquire()
+        self.latch = threading.Lock()
+        self.latch.acquire()
 
-    def run(self) -> R:
-        try:
-            self._loop.call_soon_threadsafe(self._begin)
-            self._latch.acquire()
-        except BaseException:
-            # Ctrl-C: the coroutine gives back what it holds. A second one ends this wait.
-            self._loop.call_soon_threadsafe(self._cancel)
-            self._latch.acquire()
-            raise
-        assert self._task is not None  # noqa: S101 - for the type checker
-        return self._task.result()
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.task = loop.create_task(self.work)
+        self.task.add_done_callback(lambda _: self.latch.release())
 
-    def _begin(self) -> None:
-        self._task = self._loop.create_task(self._work)
-        self._task.add_done_callback(self._end)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def _end(self, _task: asyncio.Task[R]) -> None:
-        self._latch.release()
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
 
 
 class Portal:
@@ -55,6 +41,10 @@ class Portal:
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._guard = threading.RLock()
         self._loop = loop
+        self._calls: deque[_Call[Any]] = deque()
+        """The calls that have not begun."""
+        self._waker: int | None = None
+        """The thread that wakes the loop, which then begins all these calls. None: none does."""
         self._spawned: set[asyncio.Task[object]] = set()
         if loop is None and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._leave_behind)
@@ -72,7 +62,28 @@ class Portal:
         """Run the coroutine on the loop and return its result. After KeyboardInterrupt the coroutine is cancelled, and
         the call ends when it has ended.
         """
-        return _Call(self.loop, work).run()
+        loop, call = self.loop, _Call(work)
+        try:
+            self._calls.append(call)
+            # Speed: a call that is made while another thread wakes the loop begins together with that one's. A signal
+            # handler of the waking thread wakes the loop itself.
+            if self._waker in {None, me := threading.get_ident()}:
+                self._waker = me
+                loop.call_soon_threadsafe(self._begin_calls, loop)
+            call.latch.acquire()
+        except BaseException:
+            # Ctrl-C: the coroutine gives back what it holds. A second one ends this wait.
+            loop.call_soon_threadsafe(self._begin_calls, loop)
+            loop.call_soon_threadsafe(call.cancel)
+            call.latch.acquire()
+            raise
+        assert call.task is not None  # noqa: S101 - for the type checker
+        return call.task.result()
+
+    def _begin_calls(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._waker = None
+        while self._calls:
+            self._calls.popleft().begin(loop)
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Run the coroutine on the loop, if it has been started, and do not wait for its end."""
@@ -95,7 +106,8 @@ class Portal:
     def _leave_behind(self) -> None:
         if self._loop is not None:
             _left_behind.append(self._loop)
-        self._guard, self._loop = threading.RLock(), None
+        self._guard, self._loop, self._waker = threading.RLock(), None, None
+        self._calls.clear()
 
 
 PORTAL: Final = Portal()
