@@ -31,7 +31,7 @@ def test_every_kind_of_change_is_drawn_and_each_makes_another_module(drawn: list
 
 
 def test_a_default_that_the_function_has_twice_is_anchored_by_the_whole_function() -> None:
-    module = "scheduler.policy.elastic.cascade"
+    module = "scheduler.policy.elastic.victim_search"
     changed = [each for each in draw([module], 1, 10_000) if each.old.startswith("def _walk(")]
     assert [each.function for each in changed] == ["_Candidates"]
     assert "to_the_end: bool=True" in changed[0].new

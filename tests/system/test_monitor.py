@@ -125,7 +125,9 @@ def test_flower_sees_every_task_of_every_queue_to_its_end_without_arguments_or_r
 
     def are_over() -> bool:
         found = read_sent()
-        return len(found) == len(sent) and all(task["state"] == "SUCCESS" for task in found.values())
+        # A worker with threads sends the end of a task at once, and its receipt up to 0.2 s later.
+        are_received = all(task["received"] is not None for task in found.values())
+        return len(found) == len(sent) and are_received and all(task["state"] == "SUCCESS" for task in found.values())
 
     try:
         wait_for(are_over, "the ends of all tasks")

@@ -45,9 +45,10 @@ def test_a_handler_may_set_a_mark_at_each_step_of_a_wait() -> None:
     assert steps.count
     for chosen in range(1, steps.count + 1):
         mark = Mark()
-        with Steps(chosen, mark.set):
+        with Steps(chosen, mark.set) as steps:
             mark.wait(0)
-        assert mark.is_set
+        # The interpreter may need fewer steps for a block that it knows.
+        assert mark.is_set or steps.count < chosen
 
 
 def test_a_signal_ends_a_wait_without_an_end() -> None:
