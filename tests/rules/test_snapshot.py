@@ -188,6 +188,10 @@ def test_a_snapshot_can_be_played_with_a_changed_timeline() -> None:
 GONE: dict[str, list[Document]] = {
     # the pool's present offerings, while a machine of the offering that was `small` still runs
     "another one": [{"name": "large", "price": 2, "resources": {"cpus": 8}}],
+    "another price": [{"name": "small", "price": 7, "resources": {"cpus": 8}}],
+    "the same name in another market": [
+        {"name": "small", "price": 1, "market": market, "resources": {"cpus": 4}} for market in ("spot", "on-demand")
+    ],
 }
 
 

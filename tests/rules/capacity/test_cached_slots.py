@@ -5,12 +5,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scheduler.model.decisions import Assign, Expire
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.transitions import SlotState
-from scheduler.model.view import View
+from scheduler.model.view import Row, View
 from scheduler.policy.capacity.slot_info import CachedSlot, SlotInfo, make_cached_slot, renew_slot
 from scheduler.policy.cycle.state import OpenedSlots
+from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
 
 
@@ -39,6 +42,20 @@ def test_a_slot_has_the_leases_of_its_present_machine(
     opened = make_cached_slot(view, slot, some_rules().pools["linux"])
     assert [owner for owner, _ in opened.slot_info.leases] == found
     assert opened.is_sound is is_sound
+
+
+def test_a_lease_that_ends_with_time_frees_its_place_on_a_slot_whose_row_is_as_in_the_last_tick() -> None:
+    """The slot counts leases only, so that its free amounts do not change."""
+    lease = a_lease(confirmed_at=NOW)
+    rows: list[Row] = [
+        a_slot(),
+        a_reservation("r1", phase="leased", leased_at=NOW, leases=(lease,), expires_at=NOW + 10),
+        a_reservation("r2"),
+    ]
+    view, rules, cache = View(rows), some_rules({"pools": {"linux": {"max_slots": 1}}}), PlanCache()
+    assert plan(view, rules, NOW, cache).decisions == ()
+    found = plan(view, rules, NOW + 10, cache).decisions
+    assert [type(each) for each in found] == [Expire, Assign]
 
 
 @pytest.mark.parametrize(

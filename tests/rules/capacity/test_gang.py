@@ -23,6 +23,8 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import Turns
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.fleets import QUICKLY
+from tests.rules.playing import a_holder, a_scenario, play_out, submit, tick
+from tests.rules.playing import a_slot as a_held_slot
 from tests.rules.quotas import an_account
 
 PARTS = ((5, 2), (4, 2), (3, 4))
@@ -189,3 +191,23 @@ def test_under_quota_backtracking_has_a_budget_of_its_own_with_turns() -> None:
     assert budget.finish(NOW, decided=False) == NOW + PAUSE_SECONDS
     budget = WorkBudget(memory, 10)
     assert [budget.may_backtrack(each) for each in (first, second, third)] == [True, False, True]
+
+
+@pytest.mark.parametrize("parts", [("x", "y"), ("y", "x")])
+def test_the_sentence_of_gang_incomplete_names_the_part_that_lacks_room(parts: tuple[str, str]) -> None:
+    sizes = {"x": 30, "y": 50}
+    played = play_out(
+        a_scenario(
+            submit(0, "g", components=[{"name": name, "resources": {"cpus": sizes[name]}} for name in parts]),
+            tick(0),
+            pool={"provider": "static", "max_slots": 2},
+            slots=[
+                {"id": "linux-1", "pool": "linux", "state": "ready", "resources": {"cpus": 31}},
+                a_held_slot("linux-2", "ready", "h") | {"resources": {"cpus": 53}},
+            ],
+            reservations=[a_holder("h")],
+        )
+    )
+    [waiting] = next(line["waiting"] for line in played.lines if "tick" in line)
+    sentence = "some of its instances would fit, but not all: component y lacks room"
+    assert (waiting["code"], waiting["detail"]) == ("gang_incomplete", sentence)

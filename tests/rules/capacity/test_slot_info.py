@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 
-from scheduler.model.decisions import Drain
-from scheduler.model.view import View
+from scheduler.model.decisions import Assign, Drain
+from scheduler.model.view import Row, View
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.plan import plan
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
@@ -30,6 +30,19 @@ def test_a_slot_takes_as_many_leases_as_are_allowed_and_no_more(
     holders = [a_reservation(f"h{number}", phase="leased", leases=(a_lease(),)) for number in range(held)]
     cycle = CycleState(View([a_slot("linux-1", uses=uses), *holders]), some_rules({"pools": {"linux": pool}}), NOW)
     assert cycle.slot_infos["linux-1"].has_place is has_place
+
+
+def test_a_claim_and_the_lease_that_it_waits_for_take_one_of_the_allowed_leases() -> None:
+    large = {"cpus": 3}
+    rows: list[Row] = [
+        a_slot("linux-1"),
+        a_reservation("h1", phase="revoking", revoke_by=NOW + 60, leases=(a_lease(state="revoking", resources=large),)),
+        a_reservation("h2", resources=large, leases=(a_lease(state="claimed", resources=large),)),
+        *(a_reservation(f"r{number}", resources={"cpus": 0.5}, sequence=number) for number in (1, 2)),
+    ]
+    pool = {"max_slots": 1, "max_leases_per_slot": 2, "resources": {"cpus": 4}}
+    found = plan(View(rows), some_rules({"pools": {"linux": pool}}), NOW)
+    assert [each.reservation for each in found.decisions if isinstance(each, Assign)] == ["r1"]
 
 
 @pytest.mark.parametrize(

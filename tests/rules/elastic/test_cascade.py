@@ -13,6 +13,7 @@ from scheduler.model.resources import Resources
 from scheduler.model.view import Row, View
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.assignment import RatedSlots
 from scheduler.policy.elastic.cascade import link_pools
 from scheduler.policy.elastic.instances import MissingInstances, list_groups
 from scheduler.policy.plan import plan
@@ -127,6 +128,18 @@ def test_a_group_that_lacked_nothing_is_found_when_an_instance_of_it_is_lifted_a
         group.missing = count
         missing.note(group)
         assert missing.find_next(group.need.likeness, group.rank) is expected
+
+
+def test_a_rated_slot_on_which_a_lease_was_placed_is_rated_again_when_a_search_reaches_it() -> None:
+    cycle = CycleState(View([a_slot("linux-1"), a_slot("linux-2")]), some_rules(), NOW)
+    first, second = cycle.slot_infos.values()
+    first.free = second.free = None
+    rated = RatedSlots[int](lambda slot_info: slot_info.given, [])
+    rated.add(first)
+    rated.add(second)
+    assert rated.find_first() == (0, first)
+    first.given = 2
+    assert rated.find_first() == (0, second)
 
 
 @pytest.mark.parametrize("wishes", list(permutations([("a", "b"), ("b", "c"), ("d",)])))

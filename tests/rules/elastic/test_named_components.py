@@ -143,6 +143,18 @@ def test_all_instances_of_an_elastic_component_are_given_back_and_not_granted_ag
     assert (played.decisions, holdings(played)) == ([], {"r1": ["core.0@lab-1", "core.1@lab-1"]})
 
 
+def test_instances_that_are_being_revoked_and_others_are_given_back_together() -> None:
+    played = play_out(
+        held_by_r1(
+            {"at": 5, "submit": an_application("r2", 1)},
+            act(9, "surrender", {"reservation": "r1", "component": "more"}),
+            scheduler=GRACE,
+        )
+    )
+    assert played.decisions == ["5 revoke r1 more.1 lab-1 reclaimed", "9 assign r2 lab-1"]
+    assert holdings(played) == {"r1": ["core.0@lab-1", "core.1@lab-1"], "r2": ["core@lab-1"]}
+
+
 def test_a_pending_reservation_fails_by_the_name_of_its_component() -> None:
     played = play_out(
         a_lab(

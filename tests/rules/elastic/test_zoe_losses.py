@@ -37,6 +37,14 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke r1 more.0 lab-2 slot_gone", "5 revoke r1 more.1 lab-3 slot_gone", "5 grant r1 more.0 lab-4 room"],
     ),
+    "an elastic instance that is reported as dead is replaced by the next tick": (
+        held_by_r1(act(5, "fail", {"reservation": "r1", "component": "more.0"})),
+        ["5 grant r1 more.0 lab-2 room", "5 grant r1 more.1 lab-3 room"],
+    ),
+    "essential and elastic dead together: it fails once, and nothing is granted to it": (
+        held_by_r1(act(5, "lose", "lab-2"), act(5, "lose", "lab-1")),
+        ["5 fail r1 slot_gone"],
+    ),
     "it fails though not all of its elastic instances were granted, and restarts by its policy": (
         held_by_r1(act(5, "lose", "lab-1"), tick(6), policy="on_failure", slots=ON_THREE[:2]),
         ["5 fail r1 slot_gone", "6 restart r1 restart_due", "6 assign r1 lab-2"],
@@ -69,6 +77,29 @@ CASES: dict[str, tuple[Document, list[str]]] = {
     "a draining slot keeps its elastic instances until its drain timeout": (
         held_by_r1(act(5, "drain", "lab-2"), tick(9), tick(15), slots=ON_THREE[:2], lab={"drain_timeout": 10}),
         ["15 revoke r1 more.0 lab-2 slot_draining", "15 reset lab-2 timeout"],
+    ),
+    "with a grace period the new reservation is assigned when it is over": (
+        held_by_r1(submitted(5, an_application("r2", 1)), slots=FULL, scheduler=GRACE, until=60, wakes=True),
+        ["5 revoke r1 more.1 lab-1 reclaimed", "35 revoke r1 more.1 lab-1 reclaimed", "35 assign r2 lab-1"],
+    ),
+    "or as soon as the holder surrenders": (
+        held_by_r1(
+            submitted(5, an_application("r2", 1)),
+            act(9, "surrender", {"reservation": "r1"}),
+            slots=FULL,
+            scheduler=GRACE,
+        ),
+        ["5 revoke r1 more.1 lab-1 reclaimed", "9 assign r2 lab-1"],
+    ),
+    "no other reservation gets a slot that is being given back": (
+        held_by_r1(
+            submitted(5, an_application("r2", 1)),
+            submitted(6, an_application("r3", 2, priority=9)),
+            act(9, "surrender", {"reservation": "r1"}),
+            slots=FULL,
+            scheduler={**GRACE, "queue": "priority"},
+        ),
+        ["5 revoke r1 more.1 lab-1 reclaimed", "9 assign r2 lab-1"],
     ),
     "elastic instances of a reservation that ranks before wait for the surrender too": (
         held_by_r1(
@@ -204,6 +235,41 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke r1 more.1 lab-1 reclaimed", "5 assign r2 lab-1"],
     ),
+    "each of several equal slots counts for what a reclaim may free": (
+        a_lab(
+            submitted(5, *(an_application(name, 1, units=2) for name in ("r2", "r3"))),
+            slots=[
+                on_slot(f"lab-{number}", 2, ("r1", part)) for number, part in enumerate(("core", "more.0", "more.1"), 1)
+            ],
+            reservations=[an_application("r1", 1, 2, units=2, phase="leased")],
+        ),
+        [
+            *("5 revoke r1 more.1 lab-3 reclaimed", "5 assign r2 lab-3"),
+            *("5 revoke r1 more.0 lab-2 reclaimed", "5 assign r3 lab-2"),
+        ],
+    ),
+    "when the claim is cancelled the instance is granted again once the slot is free": (
+        held_by_r1(
+            submitted(5, an_application("r2", 1)),
+            act(6, "cancel", "r2"),
+            act(9, "surrender", {"reservation": "r1"}),
+            slots=FULL,
+            scheduler=GRACE,
+        ),
+        ["5 revoke r1 more.1 lab-1 reclaimed", "9 grant r1 more.1 lab-1 room"],
+    ),
+    "an instance that a holder gave back without a revocation is not granted again, another one is": (
+        held_by_r1(act(5, "surrender", {"reservation": "r1", "component": "more.0"}), tick(6), slots=FULL, more=2),
+        ["5 grant r1 more.2 lab-1 room"],
+    ),
+    "but all of it is granted after the next assignment": (
+        held_by_r1(
+            act(5, "surrender", {"reservation": "r1", "component": "more.0"}),
+            act(6, "decline", "r1"),
+            slots=[*FULL, on_slot("lab-2", 3)],
+        ),
+        ["6 assign r1 lab-2", "6 grant r1 more.0 lab-2 room", "6 grant r1 more.1 lab-2 room"],
+    ),
 }
 
 
@@ -275,6 +341,19 @@ def test_a_dead_elastic_component_is_replaced_under_every_setting_and_counts_no_
     assert (played.reservation("r1")["restarts"], played.phases) == (0, {"r1": "leased"})
 
 
+def test_work_is_kept_when_elastic_instances_are_granted_and_reclaimed() -> None:
+    """Twenty instance-seconds: two a second until 4, one until 8, two again: done after 4 s more."""
+    scenario = a_lab(
+        submitted(0, an_application("r1", 1, 1, runtime=10)),
+        act(4, "cordon", "lab-2"),
+        act(4, "fail", {"reservation": "r1", "component": "more"}),
+        act(8, "uncordon", "lab-2"),
+        tick(100),
+        slots=[1, 1],
+    )
+    assert play_out(scenario).reservation("r1")["finished_at"] == 12
+
+
 def test_leases_fit_the_slot_after_any_number_of_ticks() -> None:
     """Zoe: A, B, C, D (26 units) start on 10."""
     four = [an_application(name, 3, more) for name, more in zip("ABCD", (4, 3, 5, 2), strict=True)]
@@ -287,3 +366,13 @@ def test_a_reservation_that_has_ended_is_never_placed() -> None:
     """Zoe starts an execution that was terminated."""
     rows = [an_application(phase, 1, 1, phase=phase) for phase in ("cancelled", "failed", "expired", "released")]
     assert decided(a_lab(tick(0), reservations=rows)) == []
+
+
+def test_of_several_components_an_elastic_instance_of_the_last_one_is_reclaimed() -> None:
+    wish = {
+        "id": "r1",
+        "system": "sim",
+        "components": [component("core", 1), component("a", 1, 1, "elastic"), component("b", 1, 1, "elastic")],
+    }
+    scenario = a_lab(submitted(0, wish), submitted(1, an_application("r2", 1)), slots=[3])
+    assert decided(scenario)[-2:] == ["1 revoke r1 b lab-1 reclaimed", "1 assign r2 lab-1"]

@@ -7,6 +7,29 @@ from tests.rules.playing import play_out, tick
 from tests.rules.zoe import LAB, MODES, a_lab, an_application, component, decided, holdings, on_slot, submitted
 
 
+def test_an_instance_of_a_component_is_placed_only_on_slots_with_its_labels() -> None:
+    slots = [
+        {"id": f"lab-{number}", "pool": "lab", "resources": {"units": 1}, "labels": labels}
+        for number, labels in enumerate([{}, {"gpu": "", "ssd": ""}, {"gpu": ""}], 1)
+    ]
+    wanting = {
+        "id": "r1",
+        "system": "sim",
+        "components": [component("core", 1), component("more", 3, 1, "elastic", labels={"gpu": ""})],
+    }
+    played = play_out(a_lab(submitted(0, wanting), slots=slots))
+    assert holdings(played) == {"r1": ["core@lab-1", "more.0@lab-3", "more.1@lab-2"]}
+
+
+def test_without_backfill_the_first_of_a_queue_makes_the_others_wait() -> None:
+    scenario = a_lab(
+        submitted(0, an_application("old", 5)),
+        submitted(1, an_application("head", 3, units=3), an_application("one", 1)),
+        scheduler={"backfill": False},
+    )
+    assert play_out(scenario).ticks[-1] == ["head waits gang_incomplete", "one waits behind_queue"]
+
+
 @pytest.mark.parametrize(
     ("elastic", "large"),
     [
@@ -19,6 +42,17 @@ def test_a_reservation_that_could_not_fit_an_empty_fleet_blocks_no_other(elastic
     head = {"id": "head", "system": "sim", "components": [component("core", 1), component("large", 1, 11, large)]}
     scenario = a_lab(submitted(0, head, an_application("one", 1)), elastic=elastic, scheduler={"backfill": False})
     assert play_out(scenario).ticks == [["assign one lab-1", "head waits never_fits"]]
+
+
+def test_every_resource_counts_and_each_may_be_used_completely() -> None:
+    """Zoe checks memory alone, and leaves a rest of it."""
+    both = {"units": 1, "memory_mib": 4}
+    parts = [component("core", 1) | {"resources": both}, component("more", 3, kind="elastic") | {"resources": both}]
+    scenario = a_lab(
+        submitted(0, {"id": "r1", "system": "sim", "components": parts}),
+        slots=[{"id": "lab-1", "pool": "lab", "resources": {"units": 10, "memory_mib": 12}}],
+    )
+    assert holdings(play_out(scenario)) == {"r1": ["core@lab-1", "more.0@lab-1", "more.1@lab-1"]}
 
 
 @pytest.mark.parametrize("elastic", MODES)

@@ -35,6 +35,48 @@ def waits(name: str = "r1", **fields: Any) -> Reservation:
 
 
 FORECASTS: dict[str, tuple[Account, list[Row], str]] = {
+    "has some left at a worse level": (
+        ci(-70, 0.4, charge_rate=RATES, max_charge_seconds=60),
+        [],
+        "account ci has 0.4 of level 1 left; it can pay again at level 0 in 36 s",
+    ),
+    "leases at that level slow the recovery down": (
+        ci(-35, 0.4, charge_rate=RATES, max_charge_seconds=60),
+        [runs("r2", "linux-1", level=0)],
+        "account ci has 0.4 of level 1 left; it can pay again at level 0 in 36 s",
+    ),
+    "its balance is used up": (
+        ci(30, charge_rate=RATES, max_charge_seconds=60),
+        [runs(f"r{number}", f"linux-{number}", level=0) for number in (2, 3, 4)],
+        "account ci has 30 of level 0 left; its running work uses this up in 30 s",
+    ),
+    "a large amount has separators": (ci(1724.88), [], "account ci has 1,724.88 of level 0 left"),
+    "a share of a slot counts as a share": (
+        ci(-35, charge_rate=(1.0, 0.0, 0.0, 0.0, 0.0), max_charge_seconds=60),
+        [runs("r2", "linux-1", level=0, weight=0.5)],
+        "account ci has nothing left at any level; it can pay again at level 0 in 71 s",
+    ),
+    "as much runs as it earns": (
+        ci(-1, charge_rate=(1.0, 0.0, 0.0, 0.0, 0.0), max_charge_seconds=60),
+        [runs("r2", "linux-1", level=0)],
+        "account ci has nothing left at any level; its running work costs as much as it earns",
+    ),
+    "nothing is earned": (ci(), [], "account ci has nothing left at any level; it earns nothing"),
+    "debts alone recharge": (
+        ci(-1, charge_rate=RATES),
+        [],
+        "account ci has nothing left at any level; it earns only below a balance of 0 (max_charge_seconds = 0)",
+    ),
+    "two levels recover": (
+        ci(-10, -1, charge_rate=RATES, max_charge_seconds=60),
+        [],
+        "account ci has nothing left at any level; it can pay again at level 1 in 3 s and at level 0 in 6 s",
+    ),
+    "charged some time ago": (
+        Account(id="ci", charged_at=NOW - 10, charge_rate=RATES, max_charge_seconds=3, due=(0.5, 0, 0, 0, 0)),
+        [],
+        "account ci has 6 of level 0 left",
+    ),
     "leases of other accounts do not count": (
         ci(-2, charge_rate=(1.0, 0.0, 0.0, 0.0, 0.0), max_charge_seconds=60),
         [runs("r2", "linux-1", level=0, account="lab"), runs("r3", "linux-2", level=5)],

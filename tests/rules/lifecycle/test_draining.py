@@ -24,6 +24,18 @@ from tests.rules.playing import (
 )
 
 DRAINS: Cases = {
+    "without leases: terminated by the next tick": (
+        a_scenario(act(0, "drain", "linux-1"), *ticks(0, 5), slots=[a_slot("linux-1")]),
+        [["terminate linux-1 drained"], []],
+    ),
+    "its leases run on until they end": (
+        a_scenario(act(0, "drain", "linux-1"), *ticks(0, 9000), act(9001, "release", "r1"), tick(9002), **ON_ONE),
+        [[], [], ["terminate linux-1 drained"]],
+    ),
+    "it takes no new leases": (
+        a_scenario(act(0, "drain", "linux-1"), submit(0, "r2"), tick(0), pool={"max_leases_per_slot": 2}, **ON_ONE),
+        [["launch linux-2 demand", "r2 waits booting"]],
+    ),
     # for at least drain_timeout
     "until drain_timeout": (
         a_scenario(
@@ -38,6 +50,25 @@ DRAINS: Cases = {
     "in flight: terminated by the next tick": (
         a_scenario(act(0, "drain", "linux-1"), tick(0), slots=[a_slot("linux-1", "booting")], cloud={"boot": 60}),
         [["terminate linux-1 requested"]],
+    ),
+    "an empty or terminating slot stays as it is": (
+        a_scenario(
+            act(0, "drain", "linux-1"),
+            act(0, "drain", "linux-2"),
+            tick(0),
+            slots=[a_slot("linux-2", "terminating")],
+            cloud={"terminate": 60},
+        ),
+        [[]],
+    ),
+    "an expired lease lets the slot end in the same tick": (
+        a_scenario(
+            act(0, "drain", "linux-1"),
+            *ticks(0, 10),
+            slots=[a_slot("linux-1", "ready", "r1")],
+            reservations=[a_holder("r1", ttl=10)],
+        ),
+        [[], ["expire r1 ttl", "terminate linux-1 drained"]],
     ),
     "a static host becomes empty, and nothing is terminated": (
         a_scenario(

@@ -25,6 +25,34 @@ CASES: Cases = {
             ["requeue r1 slot_interrupted", "launch linux-1 demand", "r1 waits booting"],
         ],
     ),
+    "an equal or later one changes nothing": (
+        a_scenario(
+            notice(0, deadline=40),
+            tick(0),
+            notice(10, deadline=30),
+            notice(10, deadline=300),
+            *ticks(10, 39, 40),
+            pool={"max_slots": 1},
+            **ON_ONE,
+        ),
+        [LEAVE, [], [], ["requeue r1 slot_interrupted", "launch linux-1 demand", "r1 waits booting"]],
+    ),
+    "a shorter grace than the earlier deadline stays": (
+        a_scenario(
+            notice(0),
+            tick(0),
+            notice(5, deadline=60),
+            *ticks(5, 20),
+            scheduler={"interruption_grace": 20},
+            pool={"max_slots": 1},
+            **ON_ONE,
+        ),
+        [LEAVE, [], ["requeue r1 slot_interrupted", "terminate linux-1 drained", "r1 waits at_max_slots"]],
+    ),
+    "before the first tick: the earlier one counts": (
+        a_scenario(notice(0), notice(0, deadline=9), *ticks(0, 8, 9), pool={"max_slots": 1}, **ON_ONE),
+        [LEAVE, [], ["requeue r1 slot_interrupted", "launch linux-1 demand", "r1 waits booting"]],
+    ),
     "another machine of a gang goes earlier": (
         a_scenario(
             notice(0, "linux-1"),

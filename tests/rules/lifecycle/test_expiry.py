@@ -5,6 +5,7 @@ import pytest
 from tests.rules.playing import (
     Document,
     a_holder,
+    a_pool,
     a_scenario,
     a_slot,
     act,
@@ -19,6 +20,44 @@ LEASED_AT_5 = [submit(0, "r1"), tick(5)]
 ONE_SLOT = [a_slot("linux-1")]
 
 TTLS: dict[str, tuple[Document, float | None]] = {
+    # the reservation's own ttl, from created_at
+    "own, pending": (a_scenario(submit(3, "r1", ttl=10), pool={"max_slots": 0}), 13),
+    # moved by the assignment
+    "own, leased": (a_scenario(submit(3, "r1", ttl=10), tick(5), slots=ONE_SLOT), 15),
+    "own as a text": (a_scenario(submit(3, "r1", ttl="2m"), pool={"max_slots": 0}), 123),
+    # own 0 = never, whatever the pool has
+    "own 0, pending": (a_scenario(submit(0, "r1", ttl=0), pool={"reservation_ttl": 7}), None),
+    "own 0, leased": (
+        a_scenario(submit(0, "r1", ttl=0), tick(5), pool={"reservation_ttl": 7, "lease_ttl": 9}, slots=ONE_SLOT),
+        None,
+    ),
+    "the pool's, pending": (a_scenario(submit(3, "r1"), pool={"reservation_ttl": 7}), 10),
+    "the pool's, leased": (a_scenario(*LEASED_AT_5, pool={"reservation_ttl": 7, "lease_ttl": 9}, slots=ONE_SLOT), 12),
+    "lease_ttl, pending": (a_scenario(submit(3, "r1"), pool={"lease_ttl": 9}), None),
+    "lease_ttl, leased": (a_scenario(*LEASED_AT_5, pool={"lease_ttl": 9}, slots=ONE_SLOT), 14),
+    "own ttl before all others": (
+        a_scenario(submit(0, "r1", ttl=100), tick(5), pool={"reservation_ttl": 7, "lease_ttl": 9}, slots=ONE_SLOT),
+        105,
+    ),
+    "no ttl at all": (a_scenario(*LEASED_AT_5, slots=ONE_SLOT), None),
+    # of the first pool in the configuration that serves its system, not of the pool where it is
+    "the first pool of its system": (
+        a_scenario(
+            *LEASED_AT_5,
+            pools={"b": a_pool(max_slots=0, lease_ttl=9), "a": a_pool(lease_ttl=90)},
+            slots=[a_slot("a-1")],
+        ),
+        14,
+    ),
+    "the pool that it names": (
+        a_scenario(
+            {"at": 0, "submit": {"id": "r1", "pool": "a"}},
+            tick(5),
+            pools={"b": a_pool(lease_ttl=9), "a": a_pool(lease_ttl=90)},
+            slots=[a_slot("a-1")],
+        ),
+        95,
+    ),
     # renew: now + ttl, pending or leased
     "renewed while pending": (a_scenario(submit(0, "r1", ttl=10), act(6, "renew", "r1"), pool={"max_slots": 0}), 16),
     "renewed while leased": (
@@ -90,6 +129,15 @@ def test_the_expiry_follows_the_first_ttl_that_is_set(name: str) -> None:
 def test_a_leased_reservation_expires_when_now_is_its_expiry_or_later(at: float, expected: list[str]) -> None:
     played = play_out(a_scenario(submit(0, "r1"), *ticks(0, at), pool={"lease_ttl": 10}, slots=ONE_SLOT))
     assert played.ticks[1] == expected
+
+
+def test_the_slot_of_an_expired_lease_is_assigned_again_in_the_same_tick() -> None:
+    played = play_out(
+        a_scenario(submit(0, "r1", ttl=10), submit(0, "r2"), *ticks(0, 10), pool={"max_slots": 1}, slots=ONE_SLOT)
+    )
+    assert played.ticks[1] == ["expire r1 ttl", "assign r2 linux-1"]
+    assert played.slots == {"linux-1": "ready r2"}
+    assert played.phases == {"r1": "expired", "r2": "leased"}
 
 
 def test_expired_reservations_are_reported_in_order_of_submission() -> None:

@@ -13,6 +13,148 @@ def dies(at: float, name: str = "r1") -> Document:
 
 
 CASES: Cases = {
+    "never: stays failed": (
+        a_scenario(
+            submit(0, "r1"),
+            tick(0),
+            dies(1),
+            act(2, "release", "r1"),
+            act(2, "renew", "r1"),
+            *ticks(3, 99),
+            slots=[a_slot("linux-1")],
+            pool={"min_slots": 1},
+        ),
+        [["assign r1 linux-1"], [], []],
+    ),
+    "on_failure, the first time: at the next tick, and placed in it": (
+        a_scenario(submit(0, "r1", **AGAIN), tick(0), dies(10), tick(10), slots=[a_slot("linux-1")]),
+        [["assign r1 linux-1"], ["restart r1 restart_due", "assign r1 linux-1"]],
+    ),
+    "fails again after 20 s: at once": (
+        a_scenario(
+            submit(0, "r1", **AGAIN), tick(0), dies(10), tick(10), dies(30), tick(30), slots=[a_slot("linux-1")]
+        ),
+        [["assign r1 linux-1"]] + 2 * [["restart r1 restart_due", "assign r1 linux-1"]],
+    ),
+    "its priority changes while it waits for its restart: 0 keeps it on hold": (
+        a_scenario(
+            submit(0, "r1", **AGAIN),
+            tick(0),
+            dies(10),
+            act(10, "priority", {"reservation": "r1", "priority": 0}),
+            tick(10),
+            act(11, "priority", {"reservation": "r1", "priority": 1}),
+            tick(11),
+            slots=[a_slot("linux-1")],
+            pool={"min_slots": 1},
+        ),
+        [["assign r1 linux-1"], ["restart r1 restart_due", "r1 waits on_hold"], ["assign r1 linux-1"]],
+    ),
+    "fails again after 5 s: by the first tick after the delay": (
+        a_scenario(
+            submit(0, "r1", **AGAIN),
+            tick(0),
+            dies(10),
+            tick(10),
+            dies(15),
+            *ticks(15, 25, 25.001),
+            slots=[a_slot("linux-1")],
+            pool={"min_slots": 1},
+        ),
+        [
+            ["assign r1 linux-1"],
+            ["restart r1 restart_due", "assign r1 linux-1"],
+            [],
+            [],
+            ["restart r1 restart_due", "assign r1 linux-1"],
+        ],
+    ),
+    "max_restarts": (
+        a_scenario(
+            submit(0, "r1", **AGAIN),
+            tick(0),
+            dies(10),
+            tick(10),
+            dies(30),
+            tick(50),
+            scheduler={"max_restarts": 1},
+            slots=[a_slot("linux-1")],
+            pool={"min_slots": 1},
+        ),
+        [["assign r1 linux-1"], ["restart r1 restart_due", "assign r1 linux-1"], []],
+    ),
+    "its slot is gone: restarted by the following tick": (
+        a_scenario(
+            act(0, "lose", "linux-1"),
+            *ticks(0, 5),
+            slots=[a_slot("linux-1", "ready", "r1"), a_slot("linux-2")],
+            reservations=[a_holder("r1", **AGAIN)],
+        ),
+        [["fail r1 slot_gone"], ["restart r1 restart_due", "assign r1 linux-2"]],
+    ),
+    "it keeps its position in the queue": (
+        a_scenario(
+            submit(0, "r1", **AGAIN),
+            tick(0),
+            submit(1, "r2"),
+            dies(2),
+            tick(2),
+            slots=[a_slot("linux-1")],
+            pool={"max_slots": 1},
+        ),
+        [["assign r1 linux-1"], ["restart r1 restart_due", "assign r1 linux-1", "r2 waits at_max_slots"]],
+    ),
+    "while it waits for its restart it blocks no other reservation": (
+        a_scenario(
+            submit(0, "r1", **AGAIN),
+            tick(0),
+            dies(10),
+            tick(10),
+            dies(12),
+            submit(12, "r2"),
+            tick(12),
+            slots=[a_slot("linux-1")],
+            pool={"max_slots": 1},
+        ),
+        [["assign r1 linux-1"], ["restart r1 restart_due", "assign r1 linux-1"], ["assign r2 linux-1"]],
+    ),
+    "a heartbeat that is exactly the timeout old": (
+        a_scenario(
+            tick(180), pools=HOSTS, slots=[a_slot("hosts-1", "ready", "r1", last_seen=0)], reservations=[a_holder("r1")]
+        ),
+        [[]],
+    ),
+    "silent for longer": (
+        a_scenario(
+            submit(180, "r2"),
+            tick(180.001),
+            pools=HOSTS,
+            slots=[a_slot("hosts-1", "ready", "r1", last_seen=0)],
+            reservations=[a_holder("r1")],
+        ),
+        [["fail r1 slot_offline", "r2 waits no_capacity"]],
+    ),
+    "decided once": (
+        a_scenario(
+            *ticks(181, 182, 200),
+            pools=HOSTS,
+            slots=[a_slot("hosts-1", "ready", "r1", last_seen=0)],
+            reservations=[a_holder("r1")],
+        ),
+        [["fail r1 slot_offline"], [], []],
+    ),
+    "heard again: used at the next tick, its earlier leases do not come back": (
+        a_scenario(
+            tick(181),
+            act(190, "seen", "hosts-1"),
+            submit(190, "r2"),
+            tick(190),
+            pools=HOSTS,
+            slots=[a_slot("hosts-1", "ready", "r1", last_seen=0)],
+            reservations=[a_holder("r1")],
+        ),
+        [["fail r1 slot_offline"], ["assign r2 hosts-1"]],
+    ),
     "a heartbeat between plan and commit": (
         a_scenario(
             {"at": 181, "tick": {"between": [{"seen": "hosts-1"}]}},
@@ -22,6 +164,10 @@ CASES: Cases = {
             reservations=[a_holder("r1")],
         ),
         [["fail r1 slot_offline (skipped: the slots of the reservation are not lost)"], []],
+    ),
+    "a launched machine does not go offline by silence": (
+        a_scenario(tick(9999), slots=[a_slot("linux-1", "ready", "r1", last_seen=0)], reservations=[a_holder("r1")]),
+        [[]],
     ),
     "unconfirmed: requeued when its age is the timeout": (
         a_scenario(submit(0, "r1"), *ticks(0, 9, 10), scheduler={"confirm_timeout": 10}, slots=[a_slot("linux-1")]),

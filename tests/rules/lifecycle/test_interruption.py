@@ -8,6 +8,7 @@ from tests.rules.playing import (
     a_holder,
     a_scenario,
     a_slot,
+    act,
     notice,
     play_out,
     reported,
@@ -17,6 +18,71 @@ from tests.rules.playing import (
 )
 
 CASES: Cases = {
+    # grace unset: until the deadline; the replacement is launched at once
+    "unset grace": (
+        a_scenario(notice(0), *ticks(0, 50, 119, 120, 121), cloud={"boot": 60}, **ON_ONE),
+        [
+            ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "launch linux-2 demand"],
+            [],
+            [],
+            ["requeue r1 slot_interrupted", "assign r1 linux-2"],
+            [],
+        ],
+    ),
+    "grace 0": (
+        a_scenario(notice(0), *ticks(0, 60), cloud={"boot": 60}, scheduler={"interruption_grace": 0}, **ON_ONE),
+        [
+            ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "launch linux-2 demand", "r1 waits booting"],
+            ["terminate linux-1 drained", "assign r1 linux-2"],
+        ],
+    ),
+    "grace 0: placed in the same tick": (
+        a_scenario(
+            notice(0),
+            tick(0),
+            scheduler={"interruption_grace": 0},
+            slots=[a_slot("linux-1", "ready", "r1"), a_slot("linux-2")],
+            reservations=[a_holder("r1")],
+        ),
+        [["drain linux-1 interrupted", "requeue r1 slot_interrupted", "assign r1 linux-2"]],
+    ),
+    "grace 30": (
+        a_scenario(notice(0), *ticks(0, 29.9, 30), cloud={"boot": 5}, scheduler={"interruption_grace": 30}, **ON_ONE),
+        [
+            ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "launch linux-2 demand"],
+            [],
+            ["requeue r1 slot_interrupted", "terminate linux-1 drained", "assign r1 linux-2"],
+        ],
+    ),
+    "a grace period never outlasts the deadline": (
+        a_scenario(
+            notice(0, deadline=20), *ticks(0, 19, 20), cloud={"boot": 5}, scheduler={"interruption_grace": 99}, **ON_ONE
+        ),
+        [
+            ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "launch linux-2 demand"],
+            [],
+            ["requeue r1 slot_interrupted", "assign r1 linux-2"],
+        ],
+    ),
+    # the grace counts from the tick that revokes the lease, the deadline from the notice
+    "the tick comes late": (
+        a_scenario(
+            notice(0, deadline=100),
+            *ticks(80, 99, 100),
+            cloud={"boot": 5},
+            scheduler={"interruption_grace": 30},
+            **ON_ONE,
+        ),
+        [
+            ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "launch linux-2 demand"],
+            [],
+            ["requeue r1 slot_interrupted", "assign r1 linux-2"],
+        ],
+    ),
+    "the deadline passes before any tick: as if the slot was lost": (
+        a_scenario(notice(0, deadline=3), tick(5), **ON_ONE),
+        [["fail r1 slot_gone"]],
+    ),
     # the smaller one takes what is left of linux-2, so the larger one needs a launch
     "revoked reservations reserve existing capacity in queue order": (
         a_scenario(
@@ -50,6 +116,28 @@ CASES: Cases = {
             ]
         ],
     ),
+    "surrender": (
+        a_scenario(
+            notice(0),
+            *ticks(0),
+            act(10, "surrender", {"reservation": "r1"}),
+            *ticks(10, 60),
+            cloud={"boot": 60},
+            **ON_ONE,
+        ),
+        [
+            ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "launch linux-2 demand"],
+            ["terminate linux-1 drained", "r1 waits booting"],
+            ["assign r1 linux-2"],
+        ],
+    ),
+    "released within its grace period": (
+        a_scenario(notice(0), *ticks(0), act(10, "release", "r1"), tick(10), cloud={"boot": 60}, **ON_ONE),
+        [
+            ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "launch linux-2 demand"],
+            ["terminate linux-1 drained"],
+        ],
+    ),
     "on_interruption: fail": (
         a_scenario(
             notice(0),
@@ -70,6 +158,35 @@ CASES: Cases = {
             ["drain linux-1 interrupted", "fail r1 slot_interrupted"],
             ["terminate linux-1 drained", "restart r1 restart_due", "assign r1 linux-2"],
         ],
+    ),
+    "whatever its restart policy": (
+        a_scenario(
+            notice(0),
+            tick(0),
+            scheduler={"interruption_grace": 0},
+            slots=[a_slot("linux-1", "ready", "r1", "r2")],
+            reservations=[a_holder("r1"), a_holder("r2", restart_policy="on_failure")],
+            pool={"max_leases_per_slot": 2, "max_slots": 1},
+        ),
+        [
+            [
+                "drain linux-1 interrupted",
+                "requeue r1 slot_interrupted",
+                "requeue r2 slot_interrupted",
+                "r1 waits at_max_slots",
+                "r2 waits at_max_slots",
+            ]
+        ],
+    ),
+    "a slot that drains already": (
+        a_scenario(
+            notice(0),
+            tick(0),
+            scheduler={"interruption_grace": 0},
+            slots=[a_slot("linux-1", "draining", "r1"), a_slot("linux-2")],
+            reservations=[a_holder("r1")],
+        ),
+        [["requeue r1 slot_interrupted", "terminate linux-1 drained", "assign r1 linux-2"]],
     ),
     "in flight: terminated and replaced at once": (
         a_scenario(submit(0, "r1"), tick(0), notice(5), tick(5), cloud={"boot": 60}),
@@ -118,6 +235,24 @@ CASES: Cases = {
             ],
             ["terminate linux-1 drained", "r1 waits at_max_slots", "r2 waits at_max_slots"],
         ],
+    ),
+    "on hold: nothing is launched for it": (
+        a_scenario(act(0, "priority", {"reservation": "r1", "priority": 0}), notice(0), tick(0), **ON_ONE),
+        [["drain linux-1 interrupted", "requeue r1 slot_interrupted"]],
+    ),
+    "a second notice changes nothing": (
+        a_scenario(
+            notice(0, deadline=100), tick(0), notice(50, deadline=100), *ticks(99, 100), pool={"max_slots": 1}, **ON_ONE
+        ),
+        [
+            ["drain linux-1 interrupted", "requeue r1 slot_interrupted"],
+            [],
+            ["requeue r1 slot_interrupted", "launch linux-1 demand", "r1 waits booting"],
+        ],
+    ),
+    "a notice for an empty slot changes nothing": (
+        a_scenario(notice(0), tick(0), submit(1, "r1"), tick(1), tick(2)),
+        [[], ["launch linux-1 demand", "r1 waits booting"], ["assign r1 linux-1"]],
     ),
 }
 

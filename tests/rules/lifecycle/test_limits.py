@@ -58,9 +58,37 @@ CASES: Cases = {
         limited(*ticks(0, 60, 61), pool={"max_slots": 4}),
         [["assign r1 linux-1"], ["expire r1 limit"], []],
     ),
+    "an account that does not enforce it": (
+        limited(*ticks(0, 60, 99), fields={"account": "b"}),
+        [["assign r1 linux-1"], [], []],
+    ),
+    "an account that does not exist": (
+        limited(*ticks(0, 60, 99), fields={"account": "c"}),
+        [["assign r1 linux-1"], [], []],
+    ),
+    "without an account": (limited(*ticks(0, 60, 99), fields={"account": None}), [["assign r1 linux-1"], [], []]),
+    "without a max_runtime": (
+        limited(*ticks(0, 60, 99), fields={"max_runtime": None, "expected_runtime": 9}),
+        [["assign r1 linux-1"], [], []],
+    ),
     "a renewal moves the expiry, and not the limit": (
         limited(tick(0), act(50, "renew", "r1"), *ticks(59, 60), grace=0, pool={"lease_ttl": 55}),
         [["assign r1 linux-1"], [], ["expire r1 limit"]],
+    ),
+    "the ttl is over first": (limited(*ticks(0, 55), fields={"ttl": 55}), [["assign r1 linux-1"], ["expire r1 ttl"]]),
+    "both at once": (limited(*ticks(0, 60), fields={"ttl": 60}), [["assign r1 linux-1"], ["expire r1 ttl"]]),
+    "the ttl is over during the grace": (
+        limited(*ticks(0, 60, 70), fields={"ttl": 70}),
+        [["assign r1 linux-1"], ["expire r1 limit"], ["expire r1 ttl"]],
+    ),
+    # the flag counts as it is at each tick
+    "enforced while the lease runs": (
+        limited(enforce(0, False), *ticks(0, 70), enforce(80, True), *ticks(80, 110)),
+        [["assign r1 linux-1"], [], ["expire r1 limit"], ["expire r1 limit"]],
+    ),
+    "no longer enforced before the limit": (
+        limited(tick(0), enforce(30, False), *ticks(60, 99)),
+        [["assign r1 linux-1"], [], []],
     ),
     "no longer enforced during the grace: the revocation stays": (
         limited(*ticks(0, 60), enforce(70, False), *ticks(70, 90)),
@@ -81,6 +109,15 @@ CASES: Cases = {
     "an account that is created again has no earlier reservations": (
         limited(tick(0), act(30, "forget_account", "a"), enforce(40, True), *ticks(60, 99)),
         [["assign r1 linux-1"], [], []],
+    ),
+    "a gang ends as a whole": (
+        limited(
+            *ticks(0, 60, 90),
+            fields={"components": TWO},
+            slots=[a_slot("linux-1"), a_slot("linux-2")],
+            pool={"max_slots": 2},
+        ),
+        [["assign r1 linux-1 linux-2"], ["expire r1 limit"], ["expire r1 limit"]],
     ),
     # counted from the essential leases on
     "elastic instances end with the others": (
@@ -154,6 +191,10 @@ CASES: Cases = {
             [],
             ["expire r1 limit"],
         ],
+    ),
+    "of the account of a system with a grace of its own": (
+        limited(*ticks(0, 60, 65), scheduler={"system": {"x86_64-linux": {"preemption_grace": 5}}}),
+        [["assign r1 linux-1"], ["expire r1 limit"], ["expire r1 limit"]],
     ),
     "what is at its limit is not preempted in the same tick": (
         limited(tick(0), submit(60, "r2", account="rich"), *ticks(60, 61, 90), scheduler={"queue": "quota"}, rich=[50]),

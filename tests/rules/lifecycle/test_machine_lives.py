@@ -135,6 +135,20 @@ def test_an_expiry_drains_the_slot_in_the_same_tick_and_no_lease_is_placed_on_it
     ]
 
 
+def test_other_leases_on_an_unclean_slot_run_on() -> None:
+    played = play_out(
+        a_scenario(
+            submit(0, "r1", "r2"),
+            tick(0),
+            act(5, "cancel", "r1"),
+            *ticks(5, 6),
+            pool={"recycle_unclean": True, "max_leases_per_slot": 2},
+            slots=[a_slot("linux-1")],
+        )
+    )
+    assert played.slots == {"linux-1": "draining r2"}
+
+
 def test_a_slot_with_unconfirmed_leases_in_a_row_is_drained_as_unhealthy() -> None:
     """Three in a row; otherwise `pack` would place leases on a broken slot without end."""
     played = reported(
@@ -153,6 +167,22 @@ def test_a_slot_with_unconfirmed_leases_in_a_row_is_drained_as_unhealthy() -> No
         ["requeue r1 unconfirmed", "drain linux-1 unhealthy", "r1 waits at_max_slots"],
         ["terminate linux-1 drained", "r1 waits at_max_slots"],
     ]
+
+
+def test_a_draining_slot_whose_last_lease_was_not_confirmed_ends_in_the_following_tick() -> None:
+    played = play_out(
+        a_scenario(
+            submit(0, "r1"),
+            tick(0),
+            act(1, "drain", "linux-1"),
+            scheduler={"confirm_timeout": 10},
+            slots=[a_slot("linux-1")],
+            pool={"max_slots": 1},
+            wakes=True,
+            until=30,
+        )
+    )
+    assert played.decisions[1:3] == ["10 requeue r1 unconfirmed", "10 terminate linux-1 drained"]
 
 
 @pytest.mark.parametrize("word", ["confirm", "renew", "release"])

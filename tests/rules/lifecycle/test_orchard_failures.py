@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.rules.orchard import A, B, a_case, ask, held, host
-from tests.rules.playing import Cases, Document, act, play_out, tick, ticks
+from tests.rules.playing import Cases, Document, a_scenario, a_slot, act, play_out, submit, tick, ticks
 
 ON_FAILURE: dict[str, Any] = {"restart_policy": "on_failure"}
 
@@ -23,6 +23,14 @@ CASES: Cases = {
             reservations=[held("h")],
         ),
         [["r1 waits cordoned"], ["r1 waits cordoned"], ["assign r1 lab-1"]],
+    ),
+    "exactly the timeout is online": (
+        a_case(ask(180, "r1"), tick(180), slots=[host(A, last_seen=0)]),
+        [["assign r1 lab-1"]],
+    ),
+    "longer is offline": (
+        a_case(ask(180, "r1"), tick(180.001), slots=[host(A, last_seen=0)]),
+        [["r1 waits no_capacity"]],
     ),
     "heard again: from then on it may be used": (
         a_case(ask(180, "r1"), tick(181), act(182, "seen", A), tick(182), tick(362), tick(362.5), slots=[host(A)]),
@@ -68,6 +76,10 @@ CASES: Cases = {
     "a lost one too, a removed one not": (
         a_case(act(1, "lose", A), ask(1, "r1"), tick(1), act(2, "remove", A), tick(2), slots=[host(A)]),
         [["r1 waits no_capacity"], ["r1 waits never_fits"]],
+    ),
+    "only static slots go offline": (
+        a_scenario(submit(0, "r1"), *ticks(0, 9999), slots=[a_slot("linux-1", last_seen=-9999)]),
+        [["assign r1 linux-1"], []],
     ),
     # ---- failure and restart
     "never; remove": (
@@ -128,6 +140,10 @@ CASES: Cases = {
         ),
         [["fail g slot_gone", "assign r1 lab-2"]],
     ),
+    "on_failure, fails for the first time at 10": (
+        a_case(ask(0, "r1", **ON_FAILURE), tick(0), act(10, "fail", {"reservation": "r1"}), tick(10), slots=[host(A)]),
+        [["assign r1 lab-1"], ["restart r1 restart_due", "assign r1 lab-1"]],
+    ),
     "restarted at 10, fails at 30": (
         a_case(
             ask(0, "r1", **ON_FAILURE),
@@ -140,11 +156,54 @@ CASES: Cases = {
         ),
         [["assign r1 lab-1"], *[["restart r1 restart_due", "assign r1 lab-1"]] * 2],
     ),
+    # strictly greater than 15 s, and no hole: the first tick after it restarts
+    "fails again within the delay": (
+        a_case(
+            ask(0, "r1", **ON_FAILURE),
+            tick(0),
+            act(10, "fail", {"reservation": "r1"}),
+            tick(10),
+            act(12, "fail", {"reservation": "r1"}),
+            *ticks(12, 20, 25, 25.001, 26),
+            slots=[host(A)],
+        ),
+        [
+            ["assign r1 lab-1"],
+            ["restart r1 restart_due", "assign r1 lab-1"],
+            [],
+            [],
+            [],
+            ["restart r1 restart_due", "assign r1 lab-1"],
+            [],
+        ],
+    ),
     "failed because a slot is gone: the following tick restarts it": (
         a_case(
             act(5, "remove", A), *ticks(5, 5, 6), slots=[host(A, "h"), host(B)], reservations=[held("h", **ON_FAILURE)]
         ),
         [["fail h slot_gone"], ["restart h restart_due", "assign h lab-2"], []],
+    ),
+    "a restart keeps the position in the queue": (
+        a_case(
+            ask(1, "young"),
+            act(5, "fail", {"reservation": "old"}),
+            tick(5),
+            slots=[host(A, "old", resources={"vms": 1})],
+            reservations=[held("old", created_at=-5, **ON_FAILURE)],
+        ),
+        [["restart old restart_due", "assign old lab-1", "young waits no_capacity"]],
+    ),
+    "while it waits for its restart it blocks no other reservation": (
+        a_case(
+            act(5, "fail", {"reservation": "old"}),
+            tick(5),
+            act(6, "fail", {"reservation": "old"}),
+            ask(6, "young"),
+            tick(6),
+            slots=[host(A, "old", resources={"vms": 1})],
+            reservations=[held("old", **ON_FAILURE)],
+        ),
+        [["restart old restart_due", "assign old lab-1"], ["assign young lab-1"]],
     ),
     "never: release, renew and priority do not change that it failed": (
         a_case(

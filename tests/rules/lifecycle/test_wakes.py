@@ -1,10 +1,22 @@
 """`wake_at`: a tick is played when something that the last plan waits for falls due, and not otherwise."""
 
+import math
+
 import pytest
 
-from tests.rules.playing import Document, a_holder, a_scenario, a_slot, act, play_out, submit, tick
+from tests.rules.playing import Document, a_holder, a_scenario, a_slot, a_wish, act, play_out, submit, tick
+
+JUST_AFTER = math.nextafter(300, math.inf)
 
 CASES: dict[str, tuple[Document, list[str]]] = {
+    "the expiry of a pending reservation": (
+        a_scenario(submit(0, "r1", ttl=10), tick(0), pool={"max_slots": 0}),
+        ["10 expire r1 ttl"],
+    ),
+    "the expiry of a lease that this tick gives": (
+        a_scenario(submit(0, "r1"), tick(0), pool={"lease_ttl": 10, "min_slots": 1}, slots=[a_slot("linux-1")]),
+        ["0 assign r1 linux-1", "10 expire r1 ttl"],
+    ),
     "a renewal in time: the tick at the old end finds nothing": (
         a_scenario(
             submit(0, "r1"),
@@ -29,6 +41,20 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             *("20 requeue r1 unconfirmed", "20 assign r1 linux-1"),
         ],
     ),
+    "the end of a grace period": (
+        a_scenario(
+            act(0, "interrupt", {"slot": "linux-1", "deadline": 100}),
+            tick(0),
+            scheduler={"interruption_grace": 30},
+            pool={"max_slots": 1},
+            slots=[a_slot("linux-1", "ready", "r1")],
+            reservations=[a_holder("r1")],
+        ),
+        [
+            *("0 drain linux-1 interrupted", "0 requeue r1 slot_interrupted"),
+            *("30 requeue r1 slot_interrupted", "30 terminate linux-1 drained"),
+        ],
+    ),
     "a restart, the first time": (
         a_scenario(
             act(0, "lose", "linux-1"),
@@ -38,11 +64,34 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["0 fail r1 slot_gone", "0 restart r1 restart_due", "0 assign r1 linux-2"],
     ),
+    "the end of a launch back-off": (
+        a_scenario(
+            act(0, "outage", {"pool": "linux", "error": "throttled", "until": 4}),
+            submit(0, "r1"),
+            tick(0),
+            kicks=True,
+            until=9,
+        ),
+        [*(f"{at} launch linux-1 demand" for at in ("0", "1", "3.5", "8.25")), "8.25 assign r1 linux-1"],
+    ),
     "the end of a cool-down": (
         a_scenario(
             act(0, "outage", {"pool": "linux", "error": "misconfigured", "until": 4}), submit(0, "r1"), tick(0), tick(1)
         ),
         ["0 launch linux-1 demand", "60 reset linux-1 cooled_down", "60 launch linux-1 demand"],
+    ),
+    "idle for strictly longer; drained, and terminated by the next tick": (
+        a_scenario(tick(0), slots=[a_slot("linux-1")], until=400),
+        [f"{JUST_AFTER:g} drain linux-1 idle", f"{JUST_AFTER:g} terminate linux-1 drained"],
+    ),
+    "idle from the end of a lease that expires": (
+        a_scenario(
+            tick(0),
+            pool={"idle_scale_down": 20},
+            slots=[a_slot("linux-1", "ready", "r1", since=-9999)],
+            reservations=[a_holder("r1", ttl=10)],
+        ),
+        ["10 expire r1 ttl", "30 drain linux-1 idle", "30 terminate linux-1 drained"],
     ),
     "a launch that gets no answer": (
         a_scenario(
@@ -115,6 +164,11 @@ def test_a_reservation_that_may_not_restart_again_causes_no_wake_up() -> None:
 
 
 AT_0: dict[str, tuple[Document, str]] = {
+    # Records of a time before the start whose limit is over after 0.
+    "an idle time": (
+        a_scenario(slots=[a_slot("linux-1", idle_since=-900)], pool={"idle_scale_down": 900}),
+        "drain linux-1 idle",
+    ),
     "the timeout of a silent host": (
         a_scenario(
             slots=[a_slot("linux-1", "ready", "r1", last_seen=-180)],
@@ -122,6 +176,13 @@ AT_0: dict[str, tuple[Document, str]] = {
             pool={"provider": "static"},
         ),
         "fail r1 slot_offline",
+    ),
+    "a restart": (
+        a_scenario(
+            reservations=[a_wish("r1", phase="failed", restart_policy="on_failure", restarted_at=-15)],
+            pool={"max_slots": 0},
+        ),
+        "restart r1 restart_due",
     ),
 }
 

@@ -15,6 +15,8 @@ from scheduler.simulation.scenario import read_scenario
 from scheduler.simulation.snapshot import make_snapshot
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.playing import Document, Played, act, play_out, tick, ticks
+from tests.rules.quotas import a_host as quota_host
+from tests.rules.quotas import an_account, quota_rules, runs, waits
 from tests.rules.zoe import submitted
 
 POOL: Document = {
@@ -95,6 +97,14 @@ def test_the_cores_of_a_lease_that_ends_are_shared_in_the_tick_that_sees_it(case
     timeline, fields = ENDS[case]
     played = play_out(a_host(submitted(0, asks("r1", 1, **fields), asks("r2", 2)), tick(0), *timeline))
     assert [each for each in played.cores if each.startswith("10 ")] == ["10 r2 main lab-1 8"]
+
+
+def test_a_slot_that_is_full_or_smaller_than_its_leases_has_nothing_to_share() -> None:
+    full = submitted(0, asks("r1", 5), asks("r2", 3))
+    smaller = act(1, "register", {"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"cpus": 4}})
+    larger = act(2, "register", {"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"cpus": 10}})
+    assert cores(full, tick(0), smaller, tick(1)) == []
+    assert cores(full, tick(0), smaller, tick(1), larger, tick(2)) == ["2 r1 main lab-1 6", "2 r2 main lab-1 4"]
 
 
 def test_a_slot_that_becomes_smaller_than_its_leases_leaves_each_its_own_cpus() -> None:
@@ -228,6 +238,16 @@ def test_the_state_shows_the_figures_and_a_snapshot_keeps_them() -> None:
     assert (shown(again), again.cores) == ([3.5, 4.5], [])
 
 
+def test_two_preemptions_of_one_tick_share_the_spare_cores_of_both_slots() -> None:
+    rules = quota_rules({"resources": {"cpus": 4}, "max_leases_per_slot": 1}, share_cores=True)
+    lease = {"level": 5, "resources": {"cpus": 1}, "charged_at": NOW, "confirmed_at": NOW}
+    running = [runs(f"r{number}", a_lease(f"hosts-{number}", cores=4, **lease)) for number in (1, 2)]
+    newcomers = [waits(f"r{number}", "A", resources={"cpus": 3}) for number in (3, 4)]
+    view = View([quota_host(1), quota_host(2), *running, *newcomers, an_account("A", 100)])
+    limits = [each for each in plan(view, rules, NOW).decisions if isinstance(each, Cores)]
+    assert [(each.reservation, each.slot, each.cpus) for each in limits] == [("r3", "hosts-1", 4), ("r4", "hosts-2", 4)]
+
+
 SHARED = some_rules({"pools": {"linux": {"resources": {"cpus": 4}}}, "scheduler": {"share_cores": True}})
 
 
@@ -271,6 +291,15 @@ def test_the_limits_of_one_reservation_stand_in_slot_order() -> None:
     slots = [a_slot("linux-1", labels={"zone": "b"}), a_slot("linux-2", labels={"zone": "a"})]
     parts = tuple(a_component(f"in-{zone}", resources={"cpus": 1}, labels={"zone": zone}) for zone in ("a", "b"))
     assert limits_of(*slots, a_reservation("r1", components=parts)) == [("r1", "linux-1", 3), ("r1", "linux-2", 3)]
+
+
+def test_capacity_that_is_kept_for_a_reservation_that_waits_is_shared_until_then() -> None:
+    """The gang waits for linux-2, and its first instance for the third cpu of linux-1."""
+    singles = [a_reservation(f"r{number}", resources={"cpus": 1}, sequence=number) for number in (1, 2)]
+    parts = (a_component("one", resources={"cpus": 1}), a_component("other", resources={"cpus": 3}))
+    gang = a_reservation("r3", components=parts, sequence=3)
+    slots = [a_slot("linux-1"), a_slot("linux-2", state="booting")]
+    assert limits_of(*slots, *singles, gang) == [("r1", "linux-1", 1.5), ("r2", "linux-1", 1.5)]
 
 
 def test_leases_on_a_slot_whose_pool_the_rules_no_longer_list_share_its_spare_cores() -> None:

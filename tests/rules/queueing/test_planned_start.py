@@ -125,6 +125,29 @@ def test_all_slots_are_kept_for_a_reservation_whose_first_planned_start_is_long_
     assert (played.starts, "short" in played.leases) == ({}, not is_kept)
 
 
+def test_the_first_planned_start_is_noted_once() -> None:
+    timeline: list[Line] = [
+        {"at": LATE_WAIT + 10, "tick": True},
+        {"at": LATE_WAIT + 20, "release": "old"},
+        {"at": LATE_WAIT + 20, "tick": True},
+    ]
+    played = Played(HOSTS, [OLD, WIDE], TIMES, timeline=timeline)
+    assert [each["do"] for _, each in played.decisions] == ["plan_start", "assign"]
+    assert played.leases == {"wide": ["lab-1", "lab-2"]}
+
+
+def test_a_reservation_that_returns_to_the_queue_gets_a_new_first_planned_start() -> None:
+    timeline: list[Line] = [
+        {"at": LATE_WAIT + 20, "release": "old"},
+        {"at": LATE_WAIT + 20, "tick": True},
+        {"at": LATE_WAIT + 30, "suspend": "wide"},
+        {"at": LATE_WAIT + 30, "tick": True},
+    ]
+    played = Played(HOSTS, [OLD, WIDE], TIMES, timeline=timeline)
+    [wide] = [each for each in played.state["reservations"] if each["id"] == "wide"]
+    assert (wide["phase"], wide.get("planned_start")) == ("pending", None)
+
+
 def test_work_that_leaves_room_for_the_reservation_may_run_beside_it() -> None:
     """At the planned start 4 of 5 cpus are free, and 3 of them are planned."""
     hosts = [a_host("lab-1", "old", "stays", cpus=5)]

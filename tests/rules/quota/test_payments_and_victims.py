@@ -6,6 +6,9 @@ import pytest
 
 from scheduler.model.reservations import Lease
 from scheduler.model.view import Row
+from scheduler.policy.capacity.requests import SharedAmounts
+from scheduler.policy.capacity.slot_info import make_slot_info
+from scheduler.policy.quota.group_table import RequirementsIndex
 from tests.builders import NOW, a_component, a_lease
 from tests.rules.quotas import a_host, an_account, decide, describe, levels, quota_rules, runs, waits
 from tests.scenarios import test_scenarios
@@ -101,6 +104,15 @@ def test_a_share_that_is_paid_for_an_elastic_lease_is_no_more_there_for_the_next
     found, codes = describe(*rows, rules=rules)
     assert found == ["r1 takes 1 of r8", "r1 on 1 at 0"]
     assert codes == {"r2": "no_capacity"}
+
+
+def test_requirements_that_are_added_later_are_met_too() -> None:
+    index, amounts = RequirementsIndex(), SharedAmounts()
+    slot_info = make_slot_info(a_host(labels={"zone": "a"}), quota_rules().pools["hosts"], 0)
+    first = index.find({}, {"hosts": amounts.find({})})
+    assert index.list_met(slot_info, None) == (first,)
+    second = index.find({"zone": "a"}, {"hosts": amounts.find({})})
+    assert index.list_met(slot_info, None) == (first, second)
 
 
 @pytest.mark.parametrize(

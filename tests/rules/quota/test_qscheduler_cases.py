@@ -12,6 +12,41 @@ RICH = an_account([10])
 Reported = list[list[str]]
 
 DECIDED: dict[str, tuple[list[Document], Document, Reported]] = {
+    "slot without labels; reservation without account": (
+        [ask(0, "r1"), tick(0)],
+        {"slots": idle("lab-1")},
+        [["assign r1 lab-1 at 5"]],
+    ),
+    "slot without labels; reservation wants a label": (
+        [ask(0, "r1", account="A", labels={"x": "1"}), tick(0)],
+        {"slots": idle("lab-1"), "accounts": {"A": an_account([1])}},
+        [["r1 waits never_fits"]],
+    ),
+    "three idle slots, A(0) allows free tasks": (
+        [ask(0, "r1", account="A"), tick(0)],
+        {"slots": idle("lab-1", "lab-2", "lab-3"), "accounts": {"A": an_account()}},
+        [["assign r1 lab-1 at 5"]],
+    ),
+    "three idle slots, A(0) disables free tasks": (
+        [ask(0, "r1", account="A"), tick(0)],
+        {"slots": idle("lab-1", "lab-2", "lab-3"), "accounts": {"A": an_account(disable_free_tasks=True)}},
+        [["r1 waits no_quota"]],
+    ),
+    "balances {0,0,0}": (
+        [ask(0, "r1", account="A"), tick(0)],
+        {"slots": idle("lab-1"), "accounts": {"A": an_account([0, 0, 0])}},
+        [["assign r1 lab-1 at 5"]],
+    ),
+    "balances {0,1,0}": (
+        [ask(0, "r1", account="A"), tick(0)],
+        {"slots": idle("lab-1"), "accounts": {"A": an_account([0, 1, 0])}},
+        [["assign r1 lab-1 at 1"]],
+    ),
+    "balances {-5,3}": (
+        [ask(0, "r1", account="A"), tick(0)],
+        {"slots": idle("lab-1"), "accounts": {"A": an_account([-5, 3])}},
+        [["assign r1 lab-1 at 1"]],
+    ),
     "rates {1.1,0.9}, balance {-1200,1200,1200}; two leases at 0, costs {0} and {1}": (
         [tick(0)],
         {
@@ -20,6 +55,15 @@ DECIDED: dict[str, tuple[list[Document], Document, Reported]] = {
             "accounts": {"A": an_account([-1200, 1200, 1200], [1.1, 0.9])},
         },
         [["relevel r1 0 to 1"]],
+    ),
+    "balance {0,600}, rate 0.5, lease at 2": (
+        [tick(0)],
+        {
+            "slots": [runs("lab-1", "r1", 2)],
+            "reservations": [held("r1", "A")],
+            "accounts": {"A": an_account([0, 600], [0.5] * 5)},
+        },
+        [[]],
     ),
     "balance {0,600.5}, rate 0.5, lease at 2": (
         [tick(0)],
@@ -30,6 +74,15 @@ DECIDED: dict[str, tuple[list[Document], Document, Reported]] = {
         },
         [["relevel r1 2 to 1"]],
     ),
+    "balance {0,-600}, rate 0.5, lease at 1": (
+        [tick(0)],
+        {
+            "slots": [runs("lab-1", "r1", 1)],
+            "reservations": [held("r1", "A")],
+            "accounts": {"A": an_account([0, -600], [0.5] * 5)},
+        },
+        [[]],
+    ),
     "balance {0,-600.5}, rate 0.5, lease at 1": (
         [tick(0)],
         {
@@ -38,6 +91,38 @@ DECIDED: dict[str, tuple[list[Document], Document, Reported]] = {
             "accounts": {"A": an_account([0, -600.5], [0.5] * 5)},
         },
         [["relevel r1 1 to 2"]],
+    ),
+    "A(300,1; 1,1,1), two leases at 1, costs {0,1} and {0}; B(1) submits one; tick at 1": (
+        [ask(0, "r3", account="B"), tick(1)],
+        {
+            "slots": [runs("lab-1", "r1", 1, [0, 1]), runs("lab-2", "r2", 1)],
+            "reservations": [held("r1", "A"), held("r2", "A")],
+            "accounts": {"A": an_account([300, 1], [1, 1, 1], max_charge_seconds=300), "B": an_account([1])},
+        },
+        # The source names the second: the one with the smaller cost. A's own leases keep their level: 300 is below 600.
+        [["preempt r3 lab-2 of r2 at 0", "assign r3 lab-2 at 0", "r2 waits no_capacity"]],
+    ),
+    "A(10) has a lease at 4; C has a free one; A submits": (
+        [ask(0, "r3", account="A"), tick(0)],
+        {
+            "slots": [runs("lab-1", "r1", 4), runs("lab-2", "r2")],
+            "reservations": [held("r1", "A"), held("r2", "C")],
+            "accounts": {"A": RICH, "C": an_account()},
+        },
+        [["r3 waits no_capacity"]],
+    ),
+    "one free lease, three reservations of A(10)": (
+        [ask(0, "r1", "r2", "r3", account="A"), tick(0)],
+        {"slots": [runs("lab-1", "r0")], "reservations": [held("r0")], "accounts": {"A": RICH}},
+        [
+            [
+                "preempt r1 lab-1 of r0 at 0",
+                "assign r1 lab-1 at 0",
+                "r2 waits no_capacity",
+                "r3 waits no_capacity",
+                "r0 waits no_capacity",
+            ]
+        ],
     ),
     "slot {b1,b2,img1}; r1 wants {b1,b2} prefers {img2}; r2 wants {b1} prefers {img1}; same level": (
         [
@@ -66,6 +151,28 @@ DECIDED: dict[str, tuple[list[Document], Document, Reported]] = {
         [ask(0, "r1", "r2", account="A"), ask(0, "r3", account="A", prefers={"img": "1"}), tick(0)],
         {"slots": idle("lab-1", "lab-2", "lab-3"), "accounts": {"A": an_account([10], max_fanout=1)}},
         [["assign r1 lab-1 at 0", "assign r3 lab-2 at 0", "assign r2 lab-3 at 5"]],
+    ),
+    "max_fanout 1, three free leases elsewhere, three alike of A(100)": (
+        [ask(0, "r1", "r2", "r3", account="A"), tick(0)],
+        {
+            "slots": [runs(f"lab-{number}", f"f{number}") for number in (1, 2, 3)],
+            "reservations": [held(f"f{number}") for number in (1, 2, 3)],
+            "accounts": {"A": an_account([100], max_fanout=1)},
+        },
+        [
+            [
+                "preempt r1 lab-1 of f1 at 0",
+                "assign r1 lab-1 at 0",
+                "r2 waits no_capacity",
+                "r3 waits no_capacity",
+                "f1 waits no_capacity",
+            ]
+        ],
+    ),
+    "ten alike, submitted at 0…9, no account": (
+        [*(ask(number, f"r{number}") for number in range(10)), tick(9)],
+        {"slots": idle(*(f"lab-{number}" for number in range(10)))},
+        [[f"assign r{number} lab-{number} at 5" for number in range(10)]],
     ),
     "r queued, s idle; confirm r on s; tick": (
         [ask(0, "r1"), act(0, "confirm", {"reservation": "r1", "slot": "lab-1"}), tick(0)],
@@ -148,6 +255,44 @@ def test_the_cost_of_a_lease_and_the_balance_that_is_left(until: list[float], ba
     )
     assert balances(played) == {"A": [balance] if balance else []}
     assert leases(played) == {"r1": (0, [cost])}
+
+
+def test_the_new_lease_takes_over_the_cost_and_the_victims_account_gets_it_back() -> None:
+    """A lease of cost {1} at 2; B(2) submits; A(1)."""
+    played = play_quota(
+        ask(0, "r2", account="B"),
+        tick(0),
+        slots=[runs("lab-1", "r1", 2, [1])],
+        reservations=[held("r1", "A")],
+        accounts={"A": an_account([1]), "B": an_account([2])},
+    )
+    assert balances(played) == {"A": [2], "B": [1]}
+    assert leases(played) == {"r2": (0, [1])}
+    assert played.phases == {"r1": "pending", "r2": "leased"}
+
+
+@pytest.mark.parametrize(
+    ("cost", "balance", "left"),
+    [
+        # an equal balance does not suffice
+        ([1], [1], None),
+        ([1], [1.5], [0.5]),
+        # the first level at which they differ decides
+        ([0, 100], [1, -50], [1, -150]),
+    ],
+)
+def test_an_account_with_more_than_the_victims_cost_preempts(
+    cost: list[float], balance: list[float], left: list[float] | None
+) -> None:
+    played = play_quota(
+        ask(0, "r2", account="B"),
+        tick(0),
+        slots=[runs("lab-1", "r1", 2, cost)],
+        reservations=[held("r1")],
+        accounts={"B": an_account(balance)},
+    )
+    assert played.phases["r2"] == ("pending" if left is None else "leased")
+    assert balances(played) == {"B": balance if left is None else left}
 
 
 AFTER: dict[str, tuple[str, dict[str, Any]]] = {

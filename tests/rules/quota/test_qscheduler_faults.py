@@ -10,6 +10,23 @@ from tests.rules.playing import act, tick, ticks
 from tests.rules.qscheduler import a_quota, an_account, ask, balances, held, idle, leases, play_quota, runs
 
 
+def test_a_slot_has_one_preemption_a_tick_and_the_other_requests_wait() -> None:
+    """One free job and 3 paid requests are 3 "preemptions" there, and 2 requests vanish."""
+    played = play_quota(
+        ask(0, "r1", account="A"),
+        ask(1, "r2", account="B"),
+        ask(2, "r3", account="C"),
+        *ticks(2, 3),
+        slots=[runs("lab-1", "r0"), runs("lab-2", "h", 0)],
+        reservations=[held("r0"), held("h")],
+        accounts={name: an_account([100]) for name in "ABC"},
+    )
+    assert [word for line in played.ticks for word in line if word.startswith("preempt")] == [
+        "preempt r1 lab-1 of r0 at 0"
+    ]
+    assert played.phases == {"r0": "pending", "h": "leased", "r1": "leased", "r2": "pending", "r3": "pending"}
+
+
 def test_an_account_that_had_nothing_preempts_when_it_has_saved() -> None:
     played = play_quota(
         ask(0, "r1", account="A"),
@@ -81,6 +98,21 @@ def test_a_promotion_from_4_to_1_is_reported_as_to_1() -> None:
     assert leases(played) == {"r1": (1, [])}
 
 
+def test_a_preempted_reservation_keeps_its_time_and_need_not_be_submitted_again() -> None:
+    played = play_quota(
+        ask(0, "r1"),
+        tick(0),
+        ask(5, "r2", account="A"),
+        tick(5),
+        act(7, "release", "r2"),
+        tick(7),
+        slots=idle("lab-1"),
+        accounts={"A": an_account([100])},
+    )
+    assert played.ticks[-1] == ["assign r1 lab-1 at 5"]
+    assert played.reservation("r1")["created_at"] == 0
+
+
 def test_an_account_that_is_set_again_keeps_its_balance_unless_one_is_given() -> None:
     played = play_quota(
         act(0, "account", {"id": "A", "charge_rate": [1], "balance": [7, 8]}),
@@ -90,6 +122,18 @@ def test_an_account_that_is_set_again_keeps_its_balance_unless_one_is_given() ->
     )
     assert balances(played) == {"A": [7, 8], "B": [1]}
     assert played.state["accounts"][0]["charge_rate"] == [1, 0, 0, 0, 0]
+
+
+def test_reservations_are_alike_if_their_values_are_equal_however_they_join() -> None:
+    """In its source "a" + "bc" and "ab" + "c" are one group."""
+    played = play_quota(
+        ask(0, "r1", account="A", labels={"a": "bc"}),
+        ask(0, "r2", account="A", labels={"ab": "c"}),
+        tick(0),
+        slots=idle("lab-1", "lab-2", labels={"a": "bc", "ab": "c"}),
+        accounts={"A": an_account([100], max_fanout=1)},
+    )
+    assert played.ticks == [["assign r1 lab-1 at 0", "assign r2 lab-2 at 0"]]
 
 
 def test_a_limit_applies_to_the_label_of_exactly_that_name() -> None:
@@ -104,6 +148,18 @@ def test_a_limit_applies_to_the_label_of_exactly_that_name() -> None:
     assert played.ticks == [
         ["assign r1 lab-1 at 0", "assign r2 lab-2 at 0", "assign r3 lab-3 at 0", "r4 waits account_limit"]
     ]
+
+
+def test_reservations_at_a_limit_join_the_free_level_in_its_one_order() -> None:
+    """In qscheduler they are put at its end, unsorted."""
+    played = play_quota(
+        ask(0, "r1", "r2", account="A"),
+        ask(1, "r3"),
+        tick(1),
+        slots=idle("lab-1", "lab-2"),
+        accounts={"A": an_account([100], max_fanout=1)},
+    )
+    assert played.ticks == [["assign r1 lab-1 at 0", "assign r2 lab-2 at 5", "r3 waits no_capacity"]]
 
 
 @pytest.mark.parametrize(

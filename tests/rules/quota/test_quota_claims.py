@@ -27,7 +27,37 @@ def leaves(name: str, slot: int = 1, until: float = 21, **changes: Any) -> Row:
     return runs(name, lease, phase="revoking", revoke_reason="preempted", revoke_by=NOW + until)
 
 
+def test_with_a_grace_period_the_victim_is_revoking_and_the_preempting_reservation_waits() -> None:
+    rows: list[Row] = [a_host(), runs("r9", 1), waits("r1", "A"), an_account("A", 1)]
+    assert describe(*rows, rules=RULES) == (["r1 takes 1 of r9 by 30"], {"r1": "no_capacity"})
+    found = plan(View(rows), RULES, NOW)
+    assert found.wake_at == NOW + 30
+    assert [each.detail for each in found.waiting] == [
+        "takes the place of r9 on hosts-1, at the end of the grace at the latest"
+    ]
+
+
 CLAIMS: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
+    "it waits while the victim holds its lease, and gets no other slot": (
+        [a_host(1), a_host(2), leaves("r9"), claims("r1"), an_account("A", 1)],
+        [],
+        {"r1": "no_capacity"},
+    ),
+    "it gets the slot when the victim has ended": (
+        [a_host(1), a_host(2), claims("r1"), an_account("A", 1)],
+        ["r1 on 1 at 0"],
+        {},
+    ),
+    "it gets the slot when the grace period is over, the victim another": (
+        [a_host(1), a_host(2), leaves("r9", until=0), claims("r1"), an_account("A", 1)],
+        ["r9 again: preempted", "r1 on 1 at 0", "r9 on 2 at 5"],
+        {},
+    ),
+    "at the level for which it was claimed, whatever is left": (
+        [a_host(1), claims("r1", level=2), an_account("A", -9, disable_free_tasks=True)],
+        ["r1 on 1 at 2"],
+        {},
+    ),
     "no other reservation gets the slot, and none preempts it again": (
         [a_host(1), leaves("r9"), claims("r1"), waits("r2", "B"), an_account("A", 1), an_account("B", 100)],
         [],

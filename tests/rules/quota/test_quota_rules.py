@@ -7,12 +7,36 @@ import pytest
 from scheduler.model.decisions import Launch
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
-from tests.builders import NOW, SYSTEM, a_slot
-from tests.rules.quotas import a_host, an_account, describe, quota_rules, runs, waits
+from tests.builders import NOW, SYSTEM, a_lease, a_slot
+from tests.rules.quotas import a_claim, a_host, an_account, describe, quota_rules, runs, waits
 
 X = {"x": "1"}
 B12I1, IMG1 = {"b1": "", "b2": "", "img": "1"}, {"img": "1"}
 PLACING: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
+    "without an account work is free": ([a_host(), waits("r1")], ["r1 on 1 at 5"], {}),
+    "so does work of an account that does not exist": ([a_host(), waits("r1", "Z")], ["r1 on 1 at 5"], {}),
+    "required labels have to be there": (
+        [a_host(), a_host(2, X, cordoned=True), waits("r1", "A", labels=X), an_account("A", 1)],
+        [],
+        {"r1": "cordoned"},
+    ),
+    "without balance work is free": ([a_host(), waits("r1", "A"), an_account()], ["r1 on 1 at 5"], {}),
+    "unless its account has no free work": (
+        [a_host(), waits("r1", "A"), an_account(disable_free_tasks=True)],
+        [],
+        {"r1": "no_quota"},
+    ),
+    "the best level with a balance above 0": (
+        [a_host(), waits("r1", "A"), an_account("A", 0, 1)],
+        ["r1 on 1 at 1"],
+        {},
+    ),
+    "deeper levels may be negative": ([a_host(), waits("r1", "A"), an_account("A", -5, 3)], ["r1 on 1 at 1"], {}),
+    "the most demanding first": (
+        [a_host(1, B12I1), waits("r1", labels={"b1": ""}, at=-9), waits("r2", labels={"b1": "", "b2": ""})],
+        ["r2 on 1 at 5"],
+        {"r1": "no_capacity"},
+    ),
     "the preference before the number of labels": (
         [
             a_host(1, B12I1),
@@ -37,6 +61,21 @@ PLACING: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
         [a_host(1, IMG1), waits("r1"), waits("r2", prefers=IMG1)],
         ["r1 on 1 at 5"],
         {"r2": "no_capacity"},
+    ),
+    "the oldest first, then the first one submitted": (
+        [a_host(n) for n in range(1, 5)] + [waits("r1", at=-1), waits("r2", at=-2), waits("r4"), waits("r3")],
+        ["r2 on 1 at 5", "r1 on 2 at 5", "r3 on 3 at 5", "r4 on 4 at 5"],
+        {},
+    ),
+    "priority counts only as on hold": (
+        [a_host(), waits("r1", at=-1), waits("r2", priority=9), waits("r3", priority=0, at=-2)],
+        ["r1 on 1 at 5"],
+        {"r2": "no_capacity", "r3": "on_hold"},
+    ),
+    "a slot with an unknown occupant takes nothing": (
+        [a_host(stranger="r9"), waits("r1"), a_host(2, cordoned=True)],
+        [],
+        {"r1": "cordoned"},
     ),
     "max_fanout: the rest of those that are alike runs free": (
         [
@@ -106,7 +145,45 @@ def test_reservations_are_placed_by_level_preference_and_labels(
 
 
 PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
+    "better work takes the place of worse": (
+        [a_host(), runs("r9", 1), waits("r1", "A"), an_account("A", 1)],
+        ["r1 takes 1 of r9", "r1 on 1 at 0"],
+    ),
+    "never of an equal level": (
+        [a_host(), runs("r9", 1, 0, "B"), waits("r1", "A"), an_account("A", 1), an_account("B")],
+        [],
+    ),
     "an equal cost is refused": ([a_host(), runs("r9", 1, 2, "B", (1,)), waits("r1", "A"), an_account("A", 1)], []),
+    "a lower one is not": (
+        [a_host(), runs("r9", 1, 2, "B", (1,)), waits("r1", "A"), an_account("A", 1.5)],
+        ["r1 takes 1 of r9", "r1 on 1 at 0"],
+    ),
+    "the first level at which they differ decides": (
+        [a_host(), runs("r9", 1, 2, "B", (0, 100)), waits("r1", "A"), an_account("A", 1, -50)],
+        ["r1 takes 1 of r9", "r1 on 1 at 0"],
+    ),
+    "the cheapest first, then in slot order": (
+        [
+            a_host(1),
+            a_host(2),
+            a_host(3),
+            runs("r7", 1, 1, "B", (0, 1)),
+            runs("r8", 3, 1, "B"),
+            runs("r9", 2, 1, "B"),
+            waits("r1", "A"),
+            an_account("A", 300, 1, rate=(1, 1, 1)),
+            an_account("B"),
+        ],
+        ["r1 takes 2 of r9", "r1 on 2 at 0"],
+    ),
+    "one slot for a reservation, and one preemption for a slot": (
+        [a_host(), runs("r9", 1), waits("r1", "A"), waits("r2", "A"), waits("r3", "A"), an_account("A", 10)],
+        ["r1 takes 1 of r9", "r1 on 1 at 0"],
+    ),
+    "an account with a lease at a worse level anywhere is barred": (
+        [a_host(1), a_host(2), runs("r8", 1, 4, "A"), runs("r9", 2), waits("r1", "A"), an_account("A", 10)],
+        [],
+    ),
     "each reservation pays from what is left": (
         [
             a_host(1),
@@ -153,8 +230,13 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
         [a_host(1, X), runs("r9", 1), waits("r1", "A", prefers=IMG1), an_account("A", 1)],
         ["r1 takes 1 of r9", "r1 on 1 at 0"],
     ),
+    "required labels do": ([a_host(1, X), runs("r9", 1), waits("r1", "A", labels=IMG1), an_account("A", 1)], []),
     "some work may not be preempted": (
         [a_host(), runs("r9", 1, preemptible=False), waits("r1", "A"), an_account("A", 1)],
+        [],
+    ),
+    "free work preempts nothing": (
+        [a_host(), runs("r9", 1, 5, "B"), waits("r1", "A"), an_account(), an_account("B")],
         [],
     ),
     "the first in order that may": (
@@ -167,6 +249,21 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
             an_account("B", 6),
         ],
         ["r2 takes 1 of r9", "r2 on 1 at 0"],
+    ),
+    "no lease is preempted on a cordoned slot, or beside an unknown occupant": (
+        [
+            a_host(1, cordoned=True),
+            a_host(2, stranger="r6"),
+            runs("r8", 1),
+            runs("r9", 2),
+            waits("r1", "A"),
+            an_account("A", 1),
+        ],
+        [],
+    ),
+    "an idle slot comes first": (
+        [a_host(1), a_host(2), runs("r9", 1), waits("r1", "A"), an_account("A", 1)],
+        ["r1 on 2 at 0"],
     ),
 }
 
@@ -248,6 +345,15 @@ def test_accounts_are_charged_before_levels_are_taken() -> None:
     assert plan(View(rows), quota_rules(), NOW + 1).charged == ("A",)
     assert plan(View(rows), quota_rules(), NOW).charged == ()
     assert plan(View(rows), quota_rules(queue="fifo"), NOW + 1).charged == ()
+
+
+def test_a_claim_that_is_assigned_and_preempted_in_the_same_tick_does_not_wait() -> None:
+    """Its lease lasts until its own grace period is over."""
+    claimant = waits("r8", **a_claim(a_lease("hosts-1", level=1, charged_at=NOW)))
+    rows: list[Row] = [a_host(), claimant, waits("r1", "A"), an_account("A", 1)]
+    decided, waiting = describe(*rows, rules=quota_rules(preemption_grace=30))
+    assert decided == ["r8 on 1 at 1", "r1 takes 1 of r8 by 30"]
+    assert waiting == {"r1": "no_capacity"}
 
 
 def test_a_reservation_from_before_its_account_was_forgotten_runs_free_when_the_account_exists_again() -> None:

@@ -50,6 +50,14 @@ def _pair(name: str, slot: int, other: int, *, cost: float, amounts: tuple[float
 
 
 PLACING: dict[str, tuple[list[Any], list[str]]] = {
+    "each slot takes as many as fit, in slot order": (
+        [a_host(1), a_host(2), *(waits(f"r{n}", **cpus(2)) for n in range(1, 6))],
+        ["r1 on 1 at 5", "r2 on 1 at 5", "r3 on 2 at 5", "r4 on 2 at 5"],
+    ),
+    "a reservation that is too large blocks no other": (
+        [a_host(1), holds("r9", 1, 2), waits("r1", **cpus(3)), waits("r2", **cpus(2))],
+        ["r2 on 1 at 5"],
+    ),
     "a slot that is half full takes more": (
         [a_host(1), a_host(2), holds("r9", 1, 3), waits("r1", **cpus(2)), waits("r2", **cpus(1))],
         ["r2 on 1 at 5", "r1 on 2 at 5"],
@@ -57,6 +65,10 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
     "a gang is placed where its first instance goes": (
         [a_host(1), a_host(2, X), waits("r1", **a_gang(4, 4, labels=X))],
         ["r1 on 2+1 at 5"],
+    ),
+    "all of a gang or nothing": (
+        [a_host(1), a_host(2), holds("r9", 2, 1), waits("r1", **a_gang(4, 4)), waits("r2", at=1, **cpus(1))],
+        ["r2 on 1 at 5"],
     ),
     "a gang that has no capacity here may have it there": (
         [
@@ -74,6 +86,10 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
     "a slot needs all labels that a reservation requires": (
         [a_host(1, X), a_host(2, X | Y), holds("r9", 2, 4), waits("r1", labels=X | Y, **cpus(1))],
         [],
+    ),
+    "more labels of a component count as more demanding": (
+        [a_host(1, X), waits("r1", at=-9, **cpus(4)), waits("r2", **cpus(4, labels=X))],
+        ["r2 on 1 at 5"],
     ),
     "a gang takes what a per-label limit leaves, or nothing": (
         [
@@ -100,9 +116,28 @@ def test_a_gang_takes_no_more_uses_of_a_machine_than_are_left() -> None:
 
 A, B = an_account("A", 100), an_account("B")
 PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
+    "the fewest victims end": (
+        [a_host(1), A, holds("r7", 1, 1), holds("r8", 1, 1), holds("r9", 1, 2, cost=3), waits("r1", "A", **cpus(2))],
+        ["r1 takes 1 of r9", "r1 on 1 at 0"],
+    ),
     "of equally few victims the cheapest": (
         [a_host(1), A, *(holds(f"r{n}", 1, 1, cost=n) for n in (9, 8, 7, 6)), waits("r1", "A", **cpus(2))],
         ["r1 takes 1 of r6+r7", "r1 on 1 at 0"],
+    ),
+    "what is free there counts": (
+        [a_host(1), A, holds("r8", 1, 1, cost=1), holds("r9", 1, 2, cost=2), waits("r1", "A", **cpus(2))],
+        ["r1 takes 1 of r8", "r1 on 1 at 0"],
+    ),
+    "better work stays": (
+        [
+            a_host(1),
+            A,
+            holds("r8", 1, 2, 0),
+            holds("r9", 1, 2),
+            waits("r1", "A", **cpus(3)),
+            waits("r2", "A", **cpus(2)),
+        ],
+        ["r2 takes 1 of r9", "r2 on 1 at 0"],
     ),
     "the costs of the victims are paid together": (
         [
@@ -114,6 +149,31 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
             waits("r2", "A", at=1, **cpus(2)),
         ],
         ["r2 takes 1 of r8", "r2 on 1 at 1"],
+    ),
+    "one preemption a slot": (
+        [a_host(1), A, holds("r8", 1, 2), holds("r9", 1, 2), waits("r1", "A", **cpus(2)), waits("r2", "A", **cpus(2))],
+        ["r1 takes 1 of r8", "r1 on 1 at 0"],
+    ),
+    "several instances preempt where all of them fit": (
+        [
+            a_host(1),
+            a_host(2, resources={"cpus": 2}),
+            A,
+            holds("r8", 1, 4, cost=1),
+            holds("r9", 2),
+            waits("r1", "A", **a_gang(2, 2)),
+        ],
+        ["r1 takes 1 of r8", "r1 on 1+1 at 0"],
+    ),
+    "a gang is preempted as a whole": (
+        [
+            a_host(1),
+            a_host(2),
+            A,
+            waits("r1", "A", **cpus(4)),
+            runs("r9", _lease("c0", 1, 4), leases=(_lease("c0", 1, 4), _lease("c1", 2, 4)), **a_gang(4, 4)),
+        ],
+        ["r1 takes 1 of r9", "r1 on 1 at 0"],
     ),
     # r1 cannot pay for all of hosts-1. What r9 gives up there is not enough, and r1 does not try again.
     "a slot that is tried is not tried again when a victim on another slot frees a part of it": (
@@ -193,6 +253,19 @@ def test_a_gang_is_relevelled_as_a_whole_in_the_order_of_what_it_cost_in_all() -
     rows: list[Row] = [a_host(1), an_account("A", -601, rate=(2.5,)), holds("r8", 1, 1, 0, 5, account="A")]
     rows += [runs("r9", pairs[0], account="A", leases=pairs, **a_gang(1, 1))]
     assert describe(*rows, rules=RULES)[0] == ["r9 from 0 to 1"]
+
+
+def test_with_a_grace_period_revoked_leases_and_claims_share_their_capacity() -> None:
+    rules = quota_rules({"resources": {"cpus": 4}}, preemption_grace=30)
+    leaving = _lease("main", 1, 2)
+    rows: list[Row] = [a_host(1), A, holds("r8", 1, 1, 0)]
+    rows += [runs("r9", _revoke(leaving), phase="revoking", revoke_by=NOW + 9)]
+    rows += [waits("r1", "A", leases=(_claim(leaving),), **cpus(2)), waits("r2", **cpus(2)), waits("r3", **cpus(1))]
+    assert describe(*rows, rules=rules) == (["r3 on 1 at 5"], {"r1": "no_capacity", "r2": "no_capacity"})
+
+
+def _revoke(lease: Any) -> Any:
+    return a_lease(lease.slot, state="revoking", resources=lease.resources, revoke_by=NOW + 9)
 
 
 def _claim(lease: Any) -> Any:

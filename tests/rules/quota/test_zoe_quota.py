@@ -28,6 +28,10 @@ def stretched(more: int, *timeline: Document, slots: list[Document] | None = Non
 
 
 CASES: dict[str, tuple[Document, list[str]]] = {
+    "work at the free level takes the slot of an elastic instance": (
+        stretched(2, submitted(5, an_application("r1", 1))),
+        ["5 revoke low more.1 lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
+    ),
     "a paid reservation preempts nothing if elastic instances can be reclaimed": (
         stretched(3, submitted(5, an_application("r1", 2, account="rich"))),
         ["5 revoke low more.2 lab-1 reclaimed", "5 revoke low more.1 lab-1 reclaimed", "5 assign r1 lab-1 lab-1 at 0"],
@@ -69,6 +73,10 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more lab-2 reclaimed", "5 assign r1 lab-2 at 5", "5 grant low more lab-1 room"],
     ),
+    "the better level is first": (
+        stretched(1, submitted(5, an_application("r1", 1), an_application("r2", 1, account="rich"))),
+        ["5 revoke low more lab-1 reclaimed", "5 assign r2 lab-1 at 0"],
+    ),
     "an account pays for as many leases as it may, and the next one is free": (
         stretched(2, submitted(5, an_application("r1", 1, account="one"), an_application("r2", 1, account="one"))),
         [
@@ -87,6 +95,14 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             *("5 revoke low more.1 lab-1 reclaimed", "5 revoke low more.0 lab-1 reclaimed"),
             *("9 assign r1 lab-1 at 0", "9 assign r2 lab-1 at 5"),
         ],
+    ),
+    "an idle slot is used before anything is reclaimed": (
+        stretched(
+            1,
+            submitted(5, an_application("r1", 1)),
+            slots=[on_slot("lab-1", 2, ("low", "core"), ("low", "more")), on_slot("lab-2", 1)],
+        ),
+        ["5 assign r1 lab-2 at 5"],
     ),
     "what a reclaim frees beyond the need, on a slot that had no lease left, is assigned in the same tick": (
         by_quota(
@@ -218,6 +234,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more lab-1 reclaimed", "5 assign r1 lab-2 lab-1 at 5"],
     ),
+    "malleable: nothing is reclaimed": (stretched(2, submitted(5, an_application("r1", 1)), elastic="malleable"), []),
     "a limit of its account excludes a new reservation": (
         stretched(
             2,
@@ -225,6 +242,14 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             slots=[on_slot("lab-1", 3, ("low", "core"), ("low", "more.0"), ("low", "more.1"), labels={"rack": "a"})],
         ),
         ["5 revoke low more.1 lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
+    ),
+    "an elastic instance of a reservation that ranks before takes the slot of one that ranks behind": (
+        stretched(
+            1,
+            submitted(5, an_application("r1", 1, 1, account="rich")),
+            slots=[on_slot("lab-1", 2, ("low", "core"), ("low", "more")), on_slot("lab-2", 1)],
+        ),
+        ["5 assign r1 lab-2 at 0", "5 revoke low more lab-1 reclaimed", "5 grant r1 more lab-1 room"],
     ),
 }
 
@@ -248,6 +273,21 @@ def test_a_reclaimed_lease_pays_no_more_and_the_new_reservation_pays_from_its_cl
     assert (accounts["poor"][0], accounts["rich"][1]) == (100 - 5 - 35, 100 - 30)
 
 
+def test_capacity_that_this_tick_has_assigned_is_not_given_out_again_by_a_preemption() -> None:
+    """`c` needs four cpus, and `b` has just got two of them: `c` preempts nothing for the other two."""
+    two = {"components": [component("main", 1, 2)]}
+    scenario = by_quota(
+        submitted(0, {**an_application("a", 1), **two}),
+        submitted(
+            5,
+            {**an_application("b", 1, account="rich"), **two},
+            {**an_application("c", 1, account="rich"), "components": [component("main", 1, 4)]},
+        ),
+        slots=[4],
+    )
+    assert decided(scenario) == ["0 assign a lab-1 at 5", "5 assign b lab-1 at 0"]
+
+
 @pytest.mark.parametrize(
     ("grace", "decisions"),
     [
@@ -258,6 +298,17 @@ def test_a_reclaimed_lease_pays_no_more_and_the_new_reservation_pays_from_its_cl
                 *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
                 "5 preempt high lab-1 of low at 0",
                 "5 assign high lab-1 lab-1 lab-1 lab-1 at 0",
+                "30 assign low lab-1 at 5",
+                *(f"30 grant low more.{index} lab-1 room" for index in range(3)),
+            ],
+        ),
+        (
+            10,
+            [
+                "0 assign low lab-1 at 5",
+                *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
+                "5 preempt high lab-1 of low at 0",
+                "20 assign high lab-1 lab-1 lab-1 lab-1 at 0",
                 "30 assign low lab-1 at 5",
                 *(f"30 grant low more.{index} lab-1 room" for index in range(3)),
             ],

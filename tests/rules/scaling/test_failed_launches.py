@@ -7,8 +7,10 @@ import pytest
 from tests.rules.playing import (
     Cases,
     Document,
+    a_holder,
     a_pool,
     a_scenario,
+    a_slot,
     act,
     play_out,
     reported,
@@ -72,10 +74,28 @@ def test_any_other_answer_resets_the_back_off_to_0() -> None:
     assert [each.split()[0] for each in played.decisions] == ["0", "1", "4", "64", "65"]
 
 
+def test_launches_of_one_tick_that_are_throttled_count_as_one_refusal() -> None:
+    assert reported(an_outage("throttled"), submit(0, "r1", "r2", "r3"), *ticks(0, 1, 3.4, 3.5))[1:] == [
+        ["launch linux-1 demand", "launch linux-2 demand", "launch linux-3 demand"]
+        + [f"r{n} waits booting" for n in (1, 2, 3)],
+        [f"r{n} waits throttled" for n in (1, 2, 3)],
+        ["launch linux-1 demand", "launch linux-2 demand", "launch linux-3 demand"]
+        + [f"r{n} waits booting" for n in (1, 2, 3)],
+    ]
+
+
 @pytest.mark.parametrize("error", ["capacity", "quota", "throttled"])
 def test_a_refused_slot_is_empty_at_once_and_no_slot_is_lost(error: str) -> None:
     played = play_out(a_scenario(an_outage(error), submit(0, "r1"), tick(0)))
     assert played.events == ["0 reservation_submitted r1", "0 slot_launching linux-1", "0 slot_empty linux-1"]
+
+
+def test_a_launch_is_judged_when_it_is_decided_and_refused_later() -> None:
+    played = play_out(
+        a_scenario(an_outage("capacity", 2), submit(0, "r1"), *ticks(0, 3, 63), cloud={"launch": 5}, until=80)
+    )
+    assert played.ticks == [["launch linux-1 demand", "r1 waits booting"], ["r1 waits booting"], ["r1 waits capacity"]]
+    assert played.events[1:] == ["0 slot_launching linux-1", "5 slot_empty linux-1"]
 
 
 def test_a_misconfigured_slot_is_in_error_and_neither_it_nor_its_offering_is_tried_during_the_cooldown() -> None:
@@ -102,10 +122,53 @@ def test_launch_back_offs_apply_to_minimum_and_warm_pool_too(error: str, pool: D
     assert [len(each) for each in reported(an_outage(error), *ticks(0, 0.5, 0.9), pool=pool)] == [1, 0, 0]
 
 
+def test_a_launch_back_off_applies_to_no_other_pool() -> None:
+    assert reported(
+        an_outage("throttled"),
+        submit(0, "r1"),
+        tick(0),
+        submit(0.5, "r2", system=OTHER),
+        tick(0.5),
+        pools={"linux": a_pool(), "arm": a_pool(system=OTHER)},
+    )[1] == ["launch arm-1 demand", "r1 waits throttled", "r2 waits booting"]
+
+
 def test_another_pool_of_the_same_system_launches_instead() -> None:
     assert reported(an_outage("capacity"), submit(0, "r1"), *ticks(0, 1), pools={"linux": a_pool(), "spare": a_pool()})[
         1
     ] == ["launch spare-1 demand", "r1 waits booting"]
+
+
+def test_each_launch_of_a_tick_counts_towards_the_maximum_after_a_back_off() -> None:
+    """Each launch of a tick counts, refused or not; none is tried a second time in that tick."""
+    assert reported(an_outage("capacity"), submit(0, "r1", "r2", "r3"), tick(0), pool={"max_slots": 2}) == [
+        [
+            "launch linux-1 demand",
+            "launch linux-2 demand",
+            "r1 waits booting",
+            "r2 waits booting",
+            "r3 waits at_max_slots",
+        ]
+    ]
+
+
+def test_a_quota_back_off_ends_when_fewer_slots_are_active_than_at_the_refusal() -> None:
+    """Two others are active at the refusal; one of them ends after 10 s."""
+    assert reported(
+        an_outage("quota", 5),
+        submit(0, "r1"),
+        *ticks(0, 5, 9.9),
+        act(10, "lose", "linux-1"),
+        tick(10),
+        slots=[a_slot("linux-1", "ready", "h1"), a_slot("linux-2", "ready", "h2")],
+        reservations=[a_holder("h1"), a_holder("h2")],
+        pool={"max_slots": 3},
+    ) == [
+        ["launch linux-3 demand", "r1 waits booting"],
+        ["r1 waits at_quota"],
+        ["r1 waits at_quota"],
+        ["fail h1 slot_gone", "launch linux-1 demand", "r1 waits booting"],
+    ]
 
 
 def test_the_first_launch_after_a_quota_back_off_goes_alone() -> None:
@@ -114,6 +177,14 @@ def test_the_first_launch_after_a_quota_back_off_goes_alone() -> None:
         ["r1 waits at_quota", "r2 waits at_quota"],
         ["r1 waits at_quota", "r2 waits at_quota"],
         ["launch linux-1 demand", "r1 waits booting", "r2 waits at_quota"],
+    ]
+
+
+def test_after_the_answer_to_the_first_launch_the_others_follow() -> None:
+    assert reported(an_outage("quota", 5), submit(0, "r1", "r2"), *ticks(0, 60, 61), cloud={"boot": 30}) == [
+        ["launch linux-1 demand", "launch linux-2 demand", "r1 waits booting", "r2 waits booting"],
+        ["launch linux-1 demand", "r1 waits booting", "r2 waits at_quota"],
+        ["launch linux-2 demand", "r1 waits booting", "r2 waits booting"],
     ]
 
 
@@ -126,7 +197,84 @@ def test_the_simulated_quota_refuses_launches_beyond_its_number_of_machines() ->
     ]
 
 
+PRICED = offerings(("a", 4, 2), ("b", 4, 2.2), ("c", 4, 3), ("d", 4, 3.4))
+
 CHOICES: Cases = {
+    "the cheapest that fits": (
+        a_scenario(
+            submit(0, "r1", resources={"cpus": 3}),
+            tick(0),
+            pool={"offerings": offerings(("small", 2, 1), ("large", 8, 4), ("medium", 4, 2))},
+        ),
+        [["launch linux-1 medium demand", "r1 waits booting"]],
+    ),
+    "none fits: never_fits": (
+        a_scenario(submit(0, "r1", resources={"cpus": 9}), tick(0), pool={"offerings": PRICED}),
+        [["r1 waits never_fits"]],
+    ),
+    "a name that no offering has counts as 0": (
+        a_scenario(submit(0, "r1", resources={"gpus": 1}), tick(0), pool={"offerings": PRICED}),
+        [["r1 waits never_fits"]],
+    ),
+    "factor 1.5, inclusive; dearer ones never": (
+        a_scenario(
+            an_outage("capacity", offering="a"),
+            an_outage("capacity", offering="b"),
+            an_outage("capacity", offering="c"),
+            submit(0, "r1", resources={"cpus": 4}),
+            *ticks(0, 1, 2, 3),
+            pool={"offerings": PRICED},
+        ),
+        [
+            ["launch linux-1 a demand", "r1 waits booting"],
+            ["launch linux-1 b demand", "r1 waits booting"],
+            ["launch linux-1 c demand", "r1 waits booting"],
+            ["r1 waits capacity"],
+        ],
+    ),
+    "factor 1.5 of 0.7 includes 1.05, although 1.5 * 0.7 is less in binary fractions": (
+        a_scenario(
+            an_outage("capacity", offering="a"),
+            submit(0, "r1", resources={"cpus": 4}),
+            *ticks(0, 1),
+            pool={"offerings": offerings(("a", 4, 0.7), ("b", 4, 1.05))},
+        ),
+        [["launch linux-1 a demand", "r1 waits booting"], ["launch linux-1 b demand", "r1 waits booting"]],
+    ),
+    "factor 1: only the cheapest": (
+        a_scenario(
+            an_outage("capacity", offering="a"),
+            submit(0, "r1", resources={"cpus": 4}),
+            *ticks(0, 1),
+            pool={"offerings": PRICED, "price_factor": 1},
+        ),
+        [["launch linux-1 a demand", "r1 waits booting"], ["r1 waits capacity"]],
+    ),
+    "a factor below 1 counts as 1": (
+        a_scenario(submit(0, "r1", resources={"cpus": 4}), tick(0), pool={"offerings": PRICED, "price_factor": 0.5}),
+        [["launch linux-1 a demand", "r1 waits booting"]],
+    ),
+    "the same price: more memory": (
+        a_scenario(
+            submit(0, "r1", resources={"memory_mib": 100}),
+            tick(0),
+            pool={
+                "offerings": [
+                    {"name": "a", "price": 1, "resources": {"memory_mib": 2048, "cpus": 8}},
+                    {"name": "b", "price": 1, "resources": {"memory_mib": 4096, "cpus": 2}},
+                ]
+            },
+        ),
+        [["launch linux-1 b demand", "r1 waits booting"]],
+    ),
+    "then more cpus, then the name": (
+        a_scenario(
+            submit(0, "r1", "r2"),
+            tick(0),
+            pool={"offerings": offerings(("z", 2, 1), ("y", 4, 1), ("x", 4, 1)), "max_leases_per_slot": 1},
+        ),
+        [["launch linux-1 x demand", "launch linux-2 x demand", "r1 waits booting", "r2 waits booting"]],
+    ),
     "reservations that need another offering are served": (
         a_scenario(
             an_outage("capacity", offering="large"),
@@ -142,6 +290,23 @@ CHOICES: Cases = {
             ["launch linux-1 small demand", "r1 waits capacity", "r2 waits capacity", "r3 waits booting"],
         ],
     ),
+    "a quota of one market does not affect the other": (
+        a_scenario(
+            an_outage("quota", offering="a"),
+            submit(0, "r1"),
+            *ticks(0, 1),
+            pool={"offerings": [*offerings(("a", 2, 1)), *offerings(("b", 2, 1.2), market="on-demand")]},
+        ),
+        [["launch linux-1 a demand", "r1 waits booting"], ["launch linux-1 b demand", "r1 waits booting"]],
+    ),
+    "throttling pauses the whole pool": (
+        a_scenario(an_outage("throttled", offering="a"), submit(0, "r1"), *ticks(0, 0.5), pool={"offerings": PRICED}),
+        [["launch linux-1 a demand", "r1 waits booting"], ["r1 waits throttled"]],
+    ),
+    "a running machine is used whatever it costs": (
+        a_scenario(submit(0, "r1"), tick(0), pool={"offerings": PRICED}, slots=[a_slot("linux-1", offering="d")]),
+        [["assign r1 linux-1"]],
+    ),
     "the rest of a new slot is capacity for later reservations": (
         a_scenario(
             submit(0, "r9", resources={"cpus": 9}),
@@ -151,6 +316,23 @@ CHOICES: Cases = {
             pool={"offerings": offerings(*((f"t{n}", n, n) for n in (1, 2, 4, 8, 16))), "max_leases_per_slot": 8},
         ),
         [["launch linux-1 t16 demand", "r9 waits booting", "r5 waits booting", "r1 waits booting"]],
+    ),
+    "a reservation that does not fit on the rest gets its own slot": (
+        a_scenario(
+            submit(0, "r9", resources={"cpus": 9}),
+            submit(0, "r8", resources={"cpus": 8}),
+            tick(0),
+            pool={"offerings": offerings(*((f"t{n}", n, n) for n in (1, 2, 4, 8, 16))), "max_leases_per_slot": 8},
+        ),
+        [["launch linux-1 t16 demand", "launch linux-2 t8 demand", "r9 waits booting", "r8 waits booting"]],
+    ),
+    "warm pool and minimum take the first offering that does not pause": (
+        a_scenario(
+            an_outage("capacity", offering="a"),
+            *ticks(0, 1),
+            pool={"offerings": PRICED, "min_slots": 1, "target_warm_slots": 2},
+        ),
+        [["launch linux-1 a minimum", "launch linux-2 a warm"], ["launch linux-1 b minimum", "launch linux-2 b warm"]],
     ),
 }
 

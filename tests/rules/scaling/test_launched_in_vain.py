@@ -2,6 +2,8 @@
 out.
 """
 
+from typing import Any
+
 from tests.rules.playing import (
     SYSTEM,
     Document,
@@ -24,6 +26,18 @@ def launches(document: Document) -> list[str]:
     """Return the launches of one minute, with kicks, wakes and a periodic tick."""
     played = play_out({**document, "kicks": True, "wakes": True, "tick_every": 5, "until": 120, "cloud": SLOW})
     return [each for each in played.decisions if " launch " in each]
+
+
+def test_a_holder_that_declined_gets_the_next_machine_of_that_slot() -> None:
+    """Otherwise it would wait for the launch, and a tick later the slot would not suit it: launched and drained without
+    end.
+    """
+    document = a_scenario(
+        submit(0, "r1"), act(5, "decline", "r1"), pool={"max_slots": 1}, slots=[a_slot("linux-1")], cloud=SLOW
+    )
+    played = play_out({**document, "kicks": True, "wakes": True, "until": 120})
+    assert [each for each in played.decisions if " launch " in each] == ["10 launch linux-1 demand"]
+    assert played.phases == {"r1": "leased"}
 
 
 def test_a_machine_that_arrives_at_the_instant_of_the_decline_is_the_next_one_too() -> None:
@@ -75,6 +89,37 @@ def test_a_host_at_max_uses_with_an_unknown_occupant_is_not_drained() -> None:
     ) == [["assign r1 lab-1"], [], ["drain lab-1 used_up"]]
 
 
+def test_nothing_is_launched_behind_a_reservation_for_which_the_guard_would_keep_it() -> None:
+    """`g` waits for a second slot; a slot that `r1` launched would be kept for `g`, drain as idle, and be launched
+    again.
+    """
+    document = a_scenario(
+        submit(0, "g", components=[{"name": "w", "count": 2}]),
+        submit(30, "r1"),
+        pool={"max_slots": 3, "idle_scale_down": 10},
+        slots=[a_slot("linux-1", "ready", "h1"), a_slot("linux-2", "ready", "h2")],
+        reservations=[a_holder("h1"), a_holder("h2")],
+        scheduler={"starvation_guard": 20},
+    )
+    assert launches(document) == []
+    timeline = [*document["timeline"], tick(60)]
+    assert play_out({**document, "timeline": timeline}).ticks == [["g waits at_max_slots", "r1 waits behind_queue"]]
+
+
+def test_behind_a_protected_gang_a_slot_is_launched_that_is_too_small_for_it() -> None:
+    offerings = [{"name": f"of-{cpus}", "price": cpus, "resources": {"cpus": cpus}} for cpus in (1, 8)]
+    assert reported(
+        submit(0, "g", components=[{"name": "w", "count": 2, "resources": {"cpus": 8}}]),
+        submit(30, "r1", resources={"cpus": 1}),
+        tick(60),
+        pool={"max_slots": 3, "offerings": offerings},
+        slots=[a_slot(f"linux-{number}", "ready", f"h{number}", offering="of-1") for number in (1, 2)],
+        reservations=[a_holder(f"h{number}", resources={"cpus": 1}) for number in (1, 2)],
+        scheduler={"starvation_guard": 20},
+        cloud=SLOW,
+    ) == [["launch linux-3 of-1 demand", "g waits at_max_slots", "r1 waits booting"]]
+
+
 def test_a_launch_that_is_tried_in_vain_for_a_gang_leaves_no_label_on_the_slot() -> None:
     """linux-1 is launched with `hdd` after a trial with `ssd`: `r2` finds its second place, too."""
     offerings = [{"name": disk, "price": 1, "labels": {"disk": disk}} for disk in ("ssd", "hdd")]
@@ -85,6 +130,27 @@ def test_a_launch_that_is_tried_in_vain_for_a_gang_leaves_no_label_on_the_slot()
         pool={"max_slots": 1, "max_leases_per_slot": 2, "offerings": offerings},
         cloud=SLOW,
     ) == [["launch linux-1 hdd demand", "g waits at_max_slots", "r1 waits booting", "r2 waits booting"]]
+
+
+def test_nothing_is_drained_for_a_gang_that_also_lacks_a_slot_of_another_pool() -> None:
+    """Otherwise the drained slot would be launched as the minimum, and drained again: `f` is full, and none of its
+    slots ends.
+    """
+    elastic = {
+        "max_slots": 2,
+        "min_slots": 1,
+        "price_factor": 1,
+        "offerings": [{"name": "a", "price": 2, "labels": {"z": "a"}}, {"name": "d", "price": 1}],
+        "max_leases_per_slot": 1,
+    }
+    gang: dict[str, Any] = {"name": "w", "count": 3, "labels": {"z": "a"}}
+    document = a_scenario(
+        act(0, "submit", a_wish("g", components=[gang])),
+        pools={"e": a_pool(**elastic), "f": a_pool(max_slots=1, labels={"z": "a"})},
+        slots=[a_slot("f-1", "ready", "h")],
+        reservations=[a_holder("h")],
+    )
+    assert launches(document) == ["0 launch e-1 d minimum"]
 
 
 PARTS: list[Document] = [{"name": "m", "resources": {"cpus": 8}}, {"name": "x", "count": 2, "resources": {"cpus": 1}}]

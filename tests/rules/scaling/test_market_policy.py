@@ -23,6 +23,8 @@ from scheduler.policy.scaling.offerings import (
     find_turn,
     list_alternatives,
     list_choices,
+    list_eligible,
+    list_fallback,
 )
 from scheduler.simulation.runner import play
 from scheduler.simulation.scenario import load_scenario
@@ -307,6 +309,21 @@ def test_the_launches_of_a_scenario_file(name: str) -> None:
     played = Played(list(play(load_scenario(SCENARIOS / f"{name}.toml"))))
     found = [each.split() for each in played.decisions if " launch " in each]
     assert [f"{at} {slot} {offering}" for at, _, slot, offering, _ in found] == PLAYED[name]
+
+
+def test_a_fallback_has_no_spot_offering_that_is_too_expensive() -> None:
+    offerings = [
+        {"name": "cheap", "market": "spot", "price": 1},
+        {"name": "dear", "market": "spot", "price": 9},
+        {"name": "sure", "market": "on-demand", "price": 5},
+    ]
+    pool = some_rules({"pools": {"linux": {"offerings": offerings, "on_demand_after": 1}}}).pools["linux"]
+    choices = list_choices(pool)
+    eligible = list_eligible(choices, pool, "spot")
+    hold = hold_id("linux", "capacity", eligible[0].key or "")
+    row = Hold(id=hold, pool="linux", kind="capacity", subject="cheap", refused_at=NOW, until=NOW + 60, streak=1)
+    found = list_fallback("linux", pool, choices, eligible, {hold: row}, "spot")
+    assert ([each.price for each in eligible], [each.price for each in found]) == ([1], [5])
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,38 @@ def a_case(*timeline: Document, **parts: object) -> Document:
 
 
 CASES: Cases = {
+    "what needs another class is launched": (
+        a_case(submit(0, "g", **A_GPU), submit(0, "c", resources={"cpus": 1}), holds=[a_hold()]),
+        [["launch linux-1 m5.large demand", "g waits at_quota", "c waits booting"]],
+    ),
+    "a market without a class holds all its classes": (
+        a_case(submit(0, "c", resources={"cpus": 1}), holds=[a_hold(subject="spot")]),
+        [["c waits at_quota"]],
+    ),
+    "the quota of the pool holds all markets and classes": (
+        a_case(submit(0, "c", resources={"cpus": 1}), holds=[a_hold(subject="")], pool={"offerings": [CPU, ON_DEMAND]}),
+        [["c waits at_quota"]],
+    ),
+    "another market is not held": (
+        a_case(
+            submit(0, "c", resources={"cpus": 1}),
+            holds=[a_hold(subject="spot:standard")],
+            pool={"offerings": [CPU, ON_DEMAND | {"price": 1}]},
+        ),
+        [["launch linux-1 c5.large demand", "c waits booting"]],
+    ),
+    "types that the table does not know share one class": (
+        a_case(
+            submit(0, "u", resources={"cpus": 8}),
+            holds=[a_hold(subject="spot:other")],
+            pool={"offerings": [CPU, UNKNOWN]},
+        ),
+        [["u waits at_quota"]],
+    ),
+    "an idle slot of another class stays": (
+        a_case(submit(0, "g", **A_GPU), holds=[a_hold()], slots=[a_slot("linux-1", "ready", offering="m5.large")]),
+        [["g waits at_quota"]],
+    ),
     "an idle slot of the class makes room": (
         a_case(
             submit(0, "g", resources={"gpus": 1, "cpus": 8}),
@@ -37,6 +69,14 @@ CASES: Cases = {
     "the missing role for spot holds spot in every pool": (
         a_case(submit(0, "c", resources={"cpus": 1}), holds=[a_hold("auth", "spot", pool="*")]),
         [["c waits misconfigured"]],
+    ),
+    "the missing role for spot does not hold on-demand": (
+        a_case(
+            submit(0, "c", resources={"cpus": 1}),
+            holds=[a_hold("auth", "spot", pool="*")],
+            pool={"offerings": [ON_DEMAND]},
+        ),
+        [["launch linux-1 c5.large demand", "c waits booting"]],
     ),
     "a missing permission for one offering holds that offering alone": (
         a_case(

@@ -28,6 +28,17 @@ def test_a_machine_is_too_old_at_max_age_and_not_before() -> None:
     assert reported(*ticks(49.9, 50), pool=pool, slots=slots) == [[], ["drain linux-1 aged"]]
 
 
+def test_the_plan_wakes_at_the_end_of_the_first_life_and_at_once_after_a_drain() -> None:
+    slots = [a_slot("linux-1", launched_at=-50), a_slot("linux-2", launched_at=-60)]
+    played = play_out(
+        a_scenario(tick(0), pool=a_replacing_pool(2, max_age=100), slots=slots, wakes=True, until=60, cloud=SLOW)
+    )
+    assert played.ticks_at == {
+        40: ["drain linux-2 aged", "terminate linux-2 drained"],
+        50: ["drain linux-1 aged", "terminate linux-1 drained"],
+    }
+
+
 def test_the_plan_wakes_at_the_end_of_the_next_life_beside_a_machine_that_stays_although_it_is_too_old() -> None:
     slots = [a_slot("linux-1", launched_at=-200, cordoned=True), a_slot("linux-2", launched_at=-60)]
     played = play_out(a_scenario(tick(0), pool=a_replacing_pool(max_age=100), slots=slots, wakes=True, until=60))
@@ -123,6 +134,20 @@ UNDER_WAY: dict[str, tuple[Document, list[Document], int]] = {
 }
 
 
+@pytest.mark.parametrize("name", UNDER_WAY)
+def test_what_counts_towards_the_budget(name: str) -> None:
+    pool, others, expected = UNDER_WAY[name]
+    slots = [a_slot(f"linux-{number}", launched_at=-200) for number in (1, 2)]
+    found = reported(
+        tick(0),
+        pool=a_replacing_pool(2, pool=pool, max_age=100),
+        slots=[*slots, *others],
+        reservations=[a_holder("r1")],
+        cloud=SLOW,
+    )
+    assert sum("aged" in each for each in found[0]) == expected
+
+
 def test_a_rollout_replaces_the_minimum_one_by_one_and_never_serves_with_fewer() -> None:
     """Two machines of an old image: the second leaves when the first was replaced and its replacement is ready."""
     played = play_out(
@@ -146,6 +171,24 @@ def test_a_rollout_replaces_the_minimum_one_by_one_and_never_serves_with_fewer()
         "10 launch linux-1 minimum",
     ]
     assert played.slots == {"linux-1": "ready", "linux-3": "ready"}
+
+
+def test_a_leased_slot_drains_and_its_lease_runs_on() -> None:
+    assert reported(
+        tick(0),
+        submit(1, "r2"),
+        tick(1),
+        act(5, "release", "r1"),
+        tick(5),
+        pool=a_replacing_pool(1, pool={"max_slots": 2}, max_age=100),
+        slots=[a_slot("linux-1", "ready", "r1", launched_at=-200)],
+        reservations=[a_holder("r1")],
+        cloud=SLOW,
+    ) == [
+        ["drain linux-1 aged"],
+        ["launch linux-2 demand", "r2 waits booting"],
+        ["terminate linux-1 drained", "r2 waits booting"],
+    ]
 
 
 def test_a_slot_that_gets_a_lease_in_this_tick_is_not_drained_in_it() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.rules.playing import (
+    SYSTEM,
     Cases,
     Document,
     a_holder,
@@ -46,6 +47,15 @@ def play(*timeline: Document, **parts: Any) -> list[list[str]]:
 
 
 CASES: Cases = {
+    "a missing machine is launched": (
+        a_scenario(tick(0), pools={"linux": a_tier(2)}, cloud=CLOUD),
+        [["launch linux-1 small stopped", "launch linux-2 small stopped"]],
+    ),
+    "no tier, no launch": (a_scenario(tick(0), pools={"linux": a_tier(0)}, cloud=CLOUD), [[]]),
+    "a full tier is left alone": (
+        a_scenario(tick(0), pools={"linux": a_tier()}, slots=[stopped("linux-1")], cloud=CLOUD),
+        [[]],
+    ),
     "the surplus of scale-in is stopped before a machine is launched": (
         a_scenario(*ticks(0, 31), pools={"linux": a_tier()}, slots=[idle("linux-1")], cloud=CLOUD),
         [[], ["stop linux-1 idle"]],
@@ -90,6 +100,14 @@ CASES: Cases = {
         a_scenario(tick(0), pools={"linux": a_tier(0)}, slots=[stopped("linux-1")], cloud=CLOUD),
         [["terminate linux-1 surplus"]],
     ),
+    "a cordoned one does not count": (
+        a_scenario(tick(0), pools={"linux": a_tier()}, slots=[stopped("linux-1", cordoned=True)], cloud=CLOUD),
+        [["launch linux-2 small stopped"]],
+    ),
+    "demand starts a stopped slot, and the tier is filled again": (
+        a_scenario(submit(0, "r1"), tick(0), pools={"linux": a_tier()}, slots=[stopped("linux-1")], cloud=CLOUD),
+        [["start linux-1 small demand", "launch linux-2 small stopped", "r1 waits booting"]],
+    ),
     "what does not fit is launched": (
         a_scenario(
             submit(0, "r1", resources={"cpus": 4}),
@@ -99,6 +117,36 @@ CASES: Cases = {
             cloud=CLOUD,
         ),
         [["launch linux-2 large demand", "r1 waits booting"]],
+    ),
+    "of several that fit the cheapest is started": (
+        a_scenario(
+            submit(0, "r1"),
+            tick(0),
+            pools={"linux": a_tier(2, offerings=[SMALL, LARGE])},
+            slots=[stopped("linux-1", "large"), stopped("linux-2")],
+            cloud=CLOUD,
+        ),
+        [["start linux-2 small demand", "launch linux-3 small stopped", "r1 waits booting"]],
+    ),
+    "a start is preferred to a cheaper launch": (
+        a_scenario(
+            submit(0, "r1"),
+            tick(0),
+            pools={"linux": a_tier(offerings=[SPOT, SMALL])},
+            slots=[stopped("linux-1")],
+            cloud=CLOUD,
+        ),
+        [["start linux-1 small demand", "launch linux-2 small stopped", "r1 waits booting"]],
+    ),
+    "a gang uses stopped and new slots": (
+        a_scenario(
+            submit(0, "r1", components=[{"name": "n", "count": 2, "resources": {"cpus": 2}}]),
+            tick(0),
+            pools={"linux": a_tier(max_slots=2)},
+            slots=[stopped("linux-1")],
+            cloud=CLOUD,
+        ),
+        [["start linux-1 small demand", "launch linux-2 small demand", "r1 waits booting"]],
     ),
     "a gang that cannot be complete starts nothing": (
         a_scenario(
@@ -113,6 +161,15 @@ CASES: Cases = {
     "the minimum starts a stopped slot": (
         a_scenario(tick(0), pools={"linux": a_tier(min_slots=1)}, slots=[stopped("linux-1")], cloud=CLOUD),
         [["start linux-1 small minimum", "launch linux-2 small stopped"]],
+    ),
+    "the reserve does not start what is too dear for it": (
+        a_scenario(
+            tick(0),
+            pools={"linux": a_tier(offerings=[SPOT, SMALL], target_warm_slots=1)},
+            slots=[stopped("linux-1")],
+            cloud=CLOUD,
+        ),
+        [["launch linux-2 cheap warm"]],
     ),
     "a stopped slot counts towards max_slots, and goes for demand that it cannot serve": (
         a_scenario(
@@ -146,6 +203,10 @@ CASES: Cases = {
     "an operator's drain ends a stopped slot": (
         a_scenario(act(0, "drain", "linux-1"), tick(1), pools={"linux": a_tier()}, slots=[stopped("linux-1")]),
         [["terminate linux-1 requested", "launch linux-2 small stopped"]],
+    ),
+    "a rebalance recommendation does not concern a stopped slot": (
+        a_scenario(act(0, "rebalance", "linux-1"), tick(1), pools={"linux": a_tier()}, slots=[stopped("linux-1")]),
+        [[]],
     ),
     "a stopped slot of an offering that is gone ends": (
         a_scenario(tick(0), pools={"linux": a_tier()}, slots=[stopped("linux-1", "old", market="on-demand")]),
@@ -211,6 +272,18 @@ def test_a_slot_is_resized_only_if_its_pool_permits_it(is_permitted: bool, first
     pool = a_tier(offerings=[SMALL, LARGE], resize_stopped=is_permitted, price_factor=2 if is_permitted else 1)
     found = play(submit(0, "r1"), tick(0), pool=pool, slots=[stopped("linux-1")], holds=[hold])
     assert found[0][0] == first
+
+
+def test_the_tier_gets_no_machine_while_launches_for_reservations_are_withheld() -> None:
+    slots = [idle("linux-1", leases=[{"reservation": "r0"}])]
+    found = play(
+        submit(0, "r1", resources={"cpus": 2}),
+        tick(0),
+        pool=a_tier(max_slots=1, max_leases_per_slot=1),
+        slots=slots,
+        reservations=[a_holder("r0")],
+    )
+    assert found == [["r1 waits at_max_slots"]]
 
 
 def test_a_start_needs_quota_and_not_a_slot() -> None:
@@ -342,3 +415,12 @@ def test_the_tier_waits_for_launches_that_quota_withholds() -> None:
         holds=[hold],
     )
     assert found == [["drain linux-1 at_quota", "r1 waits at_quota"]]
+
+
+def test_elastic_instances_and_systems_of_other_pools_start_nothing_here() -> None:
+    pools = {"linux": a_tier(), "mac": a_pool(system="aarch64-darwin", max_slots=1)}
+    document = a_scenario(
+        submit(0, "r1", system="aarch64-darwin"), tick(0), pools=pools, slots=[stopped("linux-1")], cloud=CLOUD
+    )
+    assert play_out(document).ticks == [["launch mac-1 demand", "r1 waits booting"]]
+    assert SYSTEM == "x86_64-linux"

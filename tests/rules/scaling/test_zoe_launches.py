@@ -19,6 +19,15 @@ def growing(**pool: Any) -> Document:
     )
 
 
+def test_elastic_instances_alone_launch_nothing() -> None:
+    assert decided(growing()) == [
+        "0 launch lab-1 demand",
+        "0 assign r1 lab-1",
+        "1 launch lab-2 demand",
+        "1 assign r2 lab-2",
+    ]
+
+
 def test_elastic_instances_launch_after_all_essential_ones_with_launch_for_elastic() -> None:
     scenario = growing(launch_for_elastic=True)
     scenario["timeline"][0] = submitted(0, an_application("r1", 1, 3), an_application("r2", 1))
