@@ -5,7 +5,6 @@ for deadlines of the stack (`revoke_by`), and the monotonic clock for the time s
 how to wait and how to wake threads or tasks.
 """
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from html import escape
@@ -40,6 +39,35 @@ class Flag(Protocol):
         """Set the event, and wake every thread or task that waits for it."""
 
 
+class Expiry:
+    """When a lease ends unless it is renewed: by the monotonic clock, since its last renewal (`trusted_until`), and by
+    cluster time, while it is being revoked (`revoke_by`). `now` returns cluster time.
+
+    Speed: the lease and its event `lost` share this object. If the event referred to the lease, only the garbage
+    collector could free a lease.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.trusted_until: float | None = None
+        self.revoke_by: float | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the lease ends; None: no limit."""
+        limits = []
+        if self.trusted_until is not None:
+            limits.append(self.trusted_until - read_monotonic())
+        if self.revoke_by is not None:
+            limits.append(self.revoke_by - self.now())
+        return min(limits, default=None)
+
+    def is_over(self) -> bool:
+        """Return whether the lease has expired."""
+        left = self.seconds_left
+        return left is not None and left <= 0
+
+
 class HeldLease(ABC):
     """A lease as its holder sees it: its state, its machine and its remaining time. The base class of `Lease` and
     `AsyncLease`.
@@ -52,7 +80,7 @@ class HeldLease(ABC):
     def __init__(
         self, fields: Mapping[str, Any], wait: float | None, now: Callable[[], float], *, wait_anyway: bool
     ) -> None:
-        self._fields, self._wait, self._now = dict(fields), wait, now
+        self._fields, self._wait, self._expiry = dict(fields), wait, Expiry(now)
         self._wait_anyway = wait_anyway
         self.id: str = self._fields["id"]
         self.reason: str | None = None
@@ -61,10 +89,7 @@ class HeldLease(ABC):
         self._placements: tuple[Placement, ...] | None = None
         self._elastic = Changes()
         self._ttl: float | None = None
-        self._trusted_until: float | None = None
-        self._revoke_by: float | None = None
         self._is_known_lost = False
-        self._guard = threading.Condition()
         self._on_revoke: list[Callable[[Any], object]] = []
         self._on_lost: list[Callable[[Any], object]] = []
 
@@ -147,12 +172,7 @@ class HeldLease(ABC):
         """Seconds until the lease ends unless it is renewed, and at most until the deadline of its revocation; None: no
         limit. The wall clock of this host has no effect.
         """
-        limits = []
-        if self._trusted_until is not None:
-            limits.append(self._trusted_until - read_monotonic())
-        if self._revoke_by is not None:
-            limits.append(self._revoke_by - self._now())
-        return min(limits, default=None)
+        return self._expiry.seconds_left
 
     @property
     def deadline(self) -> float | None:
@@ -160,14 +180,14 @@ class HeldLease(ABC):
         None: no limit. A renewal moves it on, except while the lease is being revoked.
         """
         left = self.seconds_left
-        return None if left is None else self._now() + left
+        return None if left is None else self._expiry.now() + left
 
     @property
     def revoke_by(self) -> float | None:
         """Time at which a lease that is being revoked ends, in seconds since the epoch by cluster time; None for other
         leases.
         """
-        return self._revoke_by
+        return self._expiry.revoke_by
 
     @property
     def is_held(self) -> bool:
@@ -228,9 +248,8 @@ class HeldLease(ABC):
         """Set the local expiry of the lease to the time when the renewal was first sent (`sent`) plus the ttl in the
         answer. So the time that the answer took does not extend the lease.
         """
-        with self._guard:
-            self._ttl = answer.ttl
-            self._trusted_until = None if answer.ttl is None else sent + answer.ttl  # promise: holder-clock
+        self._ttl = answer.ttl
+        self._expiry.trusted_until = None if answer.ttl is None else sent + answer.ttl  # promise: holder-clock
         self._wake()
 
     def _patience(self) -> float:
@@ -270,30 +289,24 @@ class HeldLease(ABC):
             self._begin_revoke(deadline, reason)
 
     def _begin_revoke(self, deadline: float | None, reason: str | None) -> None:
-        with self._guard:
-            self.reason = reason or self.reason
-            self._revoke_by = deadline
-            is_first = not self.revoking.is_set()
-            self.revoking.set()
+        self.reason = reason or self.reason
+        self._expiry.revoke_by = deadline
+        is_first = not self.revoking.is_set()
+        self.revoking.set()
         self._wake()
         for callback in self._on_revoke if is_first else ():
             self._call(callback)
 
     def _lose(self, reason: str) -> None:
-        with self._guard:
-            # `lost.is_set` also checks the clock and does not show whether a reason is set. The first reason stays.
-            is_first, self._is_known_lost = not self._is_known_lost, True
-            if is_first:
-                self.reason = reason
-            self.lost.set()
+        # `lost.is_set` also checks the clock and does not show whether a reason is set. The first reason stays.
+        is_first, self._is_known_lost = not self._is_known_lost, True
+        if is_first:
+            self.reason = reason
+        self.lost.set()
         self._wake()
         self._elastic.end()
         for callback in self._on_lost if is_first else ():
             self._call(callback)
-
-    def _is_overdue(self) -> bool:
-        left = self.seconds_left
-        return left is not None and left <= 0
 
     def _is_done(self) -> bool:
         return self._left.is_set() or self.lost.is_set()

@@ -62,7 +62,7 @@ class Lease(DrivenLease):
         super().__init__(core, fields, wait, wait_anyway=wait_anyway)
         self._run = run
         self.revoking = threading.Event()
-        self.lost = Lost(self._is_overdue)
+        self.lost = Lost(self._expiry.is_over)
         self._left = threading.Event()
         self._loop_thread: int | None = None
         self._callbacks: SimpleQueue[Callable[[Any], object] | None] = SimpleQueue()
@@ -113,12 +113,6 @@ class Lease(DrivenLease):
     async def _enter(self) -> None:
         self._loop_thread = threading.get_ident()
         await super()._enter()
-
-    @override
-    def _wake(self) -> None:
-        with self._guard:
-            self._guard.notify_all()
-        super()._wake()
 
     @override
     def _call(self, callback: Callable[[Any], object]) -> None:

@@ -2,6 +2,8 @@
 through Redis and through a real HTTP server.
 """
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,12 @@ __all__ = [
 def own_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each test has its own file of reservation keys."""
     monkeypatch.setenv("LEASEHOLD_KEYS", str(tmp_path / "state" / "keys"))
+
+
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    """No collection of garbage during the test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

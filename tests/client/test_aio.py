@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
@@ -44,6 +45,21 @@ def test_the_asyncio_client_has_the_methods_and_arguments_of_the_client() -> Non
             parameters = inspect.signature(blocking[name]).parameters
             assert list(inspect.signature(method).parameters) == list(parameters), name
             assert inspect.iscoroutinefunction(method) is (name not in not_awaited), name
+
+
+def test_a_lease_that_was_left_is_freed_without_a_garbage_collection(
+    intake: FakeIntake, no_garbage_collection: None
+) -> None:
+    FakeReservation(intake)
+
+    async def play() -> None:
+        async with opened(intake) as client:
+            async with client.lease(id="r1", system="s", wait=PATIENCE) as lease:
+                left = weakref.ref(lease)
+            del lease
+            await until(lambda: left() is None)
+
+    asyncio.run(play())
 
 
 def list_threads(known: Collection[threading.Thread]) -> list[threading.Thread]:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from leasehold import CannotBeServed, Client, Ended, NotAnswered
 from leasehold.client.lease import Lease
 from scheduler.model.waits import Waits
+from testbed.processes import wait_for
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
@@ -85,6 +87,16 @@ def test_the_body_runs_after_the_first_renewal(intake: FakeIntake, client: Clien
         assert lease.deadline - client.now() == pytest.approx(lease.seconds_left, abs=1)
     assert [*held, lease.is_held] == [True, False]
     assert intake.verbs()[-1] == "release"
+
+
+def test_a_lease_that_was_left_is_freed_without_a_garbage_collection(
+    intake: FakeIntake, client: Client, no_garbage_collection: None
+) -> None:
+    FakeReservation(intake)
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        left = weakref.ref(lease)
+    del lease
+    wait_for(lambda: left() is None, "the freed lease")
 
 
 def test_a_lease_is_renewed_until_it_ends(intake: FakeIntake, client: Client) -> None:

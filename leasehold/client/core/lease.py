@@ -138,6 +138,9 @@ class DrivenLease(HeldLease):
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
+        # Speed: their keys refer to the lease, which only the garbage collector could free then.
+        self._timers.clear()
+        self._running.clear()
         if self._watch is not None:
             self._watch.hinted.act = None
             self._watch._end()  # noqa: SLF001 - its own
@@ -268,7 +271,7 @@ class AsyncLease(DrivenLease):
     ) -> None:
         super().__init__(client, fields, wait, wait_anyway=wait_anyway)
         self.revoking = asyncio.Event()
-        self.lost = AsyncLost(self._is_overdue)
+        self.lost = AsyncLost(self._expiry.is_over)
         self._left = asyncio.Event()
         self._news = asyncio.Event()
         """Event that is set at the next change of the lease, and then replaced by a new one. So each waiting task waits
