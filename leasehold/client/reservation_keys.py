@@ -128,10 +128,7 @@ class Keys:
         if create:
             _create(path)
         _check_private(path)
-        database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-        # A crash of the program loses no key. A crash of the host may, but it ends the holders on it as well.
-        database.execute("PRAGMA synchronous = OFF")
-        return database
+        return sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
 
 
 def _has_texts(document: Mapping[str, Any], *names: str) -> bool:
@@ -168,6 +165,8 @@ def _write(database: sqlite3.Connection, fresh: dict[str, str], *, replace: bool
     keys.
     """
     now, names = time.time(), list(fresh)
+    # A crash of the program loses no key. A crash of the host may, but it ends the holders on it as well.
+    database.execute("PRAGMA synchronous = OFF")
     database.execute("BEGIN IMMEDIATE")
     database.execute("CREATE TABLE IF NOT EXISTS keys (reservation TEXT PRIMARY KEY, key TEXT, used_at REAL)")
     change = "key = excluded.key, used_at = excluded.used_at" if replace else "used_at = excluded.used_at"
