@@ -16,7 +16,7 @@ from leasehold.web.backend import Backend
 from leasehold.web.caller import PrincipalReader
 from leasehold.web.feed import Feed, FollowedView, GarbageKeeper
 from leasehold.web.gate import Gate
-from leasehold.web.http_protocol import BACKLOG, Doors, JoiningProtocol, find_most_connections
+from leasehold.web.http_protocol import BACKLOG, BoundedProtocol, Doors, find_most_connections
 from leasehold.web.token_file import TokenFileError
 from leasehold.web.ways_in import find_refusal, has_way_in
 from scheduler.model.validation import InvalidInputError
@@ -63,7 +63,7 @@ def make_server(settings: Settings, store: Store, keeper: GarbageKeeper | None =
         proxy_headers=False,
         server_header=False,
         date_header=True,
-        http=partial(JoiningProtocol, Doors(find_most_connections(), gate.is_trusted)),  # type: ignore[arg-type]
+        http=partial(BoundedProtocol, Doors(find_most_connections(), gate.is_trusted)),  # type: ignore[arg-type]
         backlog=BACKLOG,
         ws="none",
         lifespan="on",

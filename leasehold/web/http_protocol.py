@@ -1,8 +1,5 @@
-"""uvicorn's HTTP/1.1 connection, changed in two points: it sends the head of a response together with the begin of its
-body, and slow, silent and very many connections do not keep the server from others.
-
-uvicorn itself writes head and body one after the other, and each write wakes the reader of the connection. It bounds
-only the idle time between two requests.
+"""uvicorn's HTTP/1.1 connection, with limits: slow, silent and very many connections do not keep the server from
+others. uvicorn itself bounds only the idle time between two requests.
 """
 
 import asyncio
@@ -33,7 +30,6 @@ KEPT_FILES: Final = 512
 """Open files that connections leave to the rest of the process: the backlog, Redis, the database and logs."""
 WARN_SECONDS: Final = 60.0
 
-_HEAD: Final = b"HTTP/1."
 _NEVER: Final = float("inf")
 
 log = get_logger(__name__)
@@ -62,14 +58,14 @@ class Doors:
 
     def __init__(self, most: int, is_exempt: Callable[[str], bool] = lambda _peer: False) -> None:
         self._places, self._is_exempt = Places(most), is_exempt
-        self._open: dict[JoiningProtocol, bool] = {}
+        self._open: dict[BoundedProtocol, bool] = {}
         """Each connection -> whether it has a place."""
-        self._waiting: defaultdict[str, dict[JoiningProtocol, None]] = defaultdict(dict)
+        self._waiting: defaultdict[str, dict[BoundedProtocol, None]] = defaultdict(dict)
         """Peer -> its connections whose next request is not complete, oldest first."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed, self._warned_at = 0, -_NEVER
 
-    def enter(self, connection: "JoiningProtocol") -> bool:
+    def enter(self, connection: "BoundedProtocol") -> bool:
         """Add a new connection. Return False if there is no place for it."""
         needs_place = not self._is_exempt(connection.peer)
         if needs_place and not self._places.take(connection.peer):
@@ -95,7 +91,7 @@ class Doors:
             self._timer = connection.loop.call_later(SWEEP_SECONDS, self._sweep, connection.loop)
         return True
 
-    def leave(self, connection: "JoiningProtocol") -> None:
+    def leave(self, connection: "BoundedProtocol") -> None:
         """Remove a connection that was closed; do nothing if it was removed before."""
         if (has_place := self._open.pop(connection, None)) is None:
             return
@@ -103,12 +99,12 @@ class Doors:
         if has_place:
             self._places.give_back(connection.peer)
 
-    def note_waiting(self, connection: "JoiningProtocol") -> None:
+    def note_waiting(self, connection: "BoundedProtocol") -> None:
         """Record that the server waits for a request, or for the rest of one, on this connection."""
         if connection in self._open:
             self._waiting[connection.peer][connection] = None
 
-    def note_busy(self, connection: "JoiningProtocol") -> None:
+    def note_busy(self, connection: "BoundedProtocol") -> None:
         """Record that a whole request has arrived on this connection."""
         waiting = self._waiting.get(connection.peer)
         if waiting is not None:
@@ -127,10 +123,8 @@ class Doors:
         self._timer = loop.call_later(SWEEP_SECONDS, self._sweep, loop) if self._open else None
 
 
-class JoiningProtocol(H11Protocol):
-    """uvicorn's protocol, which sends its responses through a JoiningTransport, and closes connections that are too
-    slow. `doors`: the open connections of the server.
-    """
+class BoundedProtocol(H11Protocol):
+    """uvicorn's protocol, which closes connections that are too slow. `doors`: the open connections of the server."""
 
     def __init__(self, doors: Doors, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -146,8 +140,8 @@ class JoiningProtocol(H11Protocol):
         return self.client[0] if self.client else ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
-        """Begin to serve a new connection, through a JoiningTransport. asyncio calls this method."""
-        super().connection_made(JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
+        """Begin to serve a new connection. asyncio calls this method."""
+        super().connection_made(transport)
         self._deadline = self.loop.time() + HEAD_SECONDS
         if not self._doors.enter(self):
             self.abort()
@@ -198,36 +192,3 @@ class JoiningProtocol(H11Protocol):
     def abort(self) -> None:
         """Close the connection at once, without the bytes that still wait."""
         self.transport.abort()
-
-
-class JoiningTransport:
-    """A transport that keeps the head of a response until its body begins, at the latest until the next turn of the
-    event loop. All other methods and attributes are those of the given transport.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop, self._head = transport, loop, b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send `data`, or keep it if it is the head of a response. A kept head is sent together with the data of the
-        next call, so that the client gets both at once. If no call follows in this turn of the event loop, the head is
-        sent alone in the next turn. See asyncio.Transport.
-        """
-        if not self._head and data.startswith(_HEAD):
-            self._head = data
-            self._loop.call_soon(self._flush)
-        else:
-            data, self._head = self._head + data, b""
-            self._transport.write(data)
-
-    def close(self) -> None:
-        """Close the connection after all bytes were sent. See asyncio.Transport."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._head:
-            self.write(b"")
