@@ -1,8 +1,8 @@
 """The state and rules of a held lease, which the blocking and the async lease share.
 
 A lease learns its state from answers and from the row of its reservation in the view. It uses two clocks: cluster time
-for deadlines of the stack (`revoke_by`), and the monotonic clock for the time since its last renewal. Subclasses define
-how to wait and how to wake threads or tasks.
+for deadlines of the stack (`revoke_by`), and the monotonic clock for the time since its last renewal. Its state changes
+in the event loop only. Subclasses define how to wait, and how to react to changes.
 """
 
 from abc import ABC, abstractmethod
@@ -220,7 +220,7 @@ class HeldLease(ABC):
 
     @abstractmethod
     def _wake(self) -> None:
-        """Wake every thread or task that waits for a change of the lease's times."""
+        """React to a change of the lease's times: plan its end anew, and wake tasks that wait for a change."""
 
     @abstractmethod
     def _call(self, callback: Callable[[Any], object]) -> None:
