@@ -220,7 +220,7 @@ class HeldLease(ABC):
 
     @abstractmethod
     def _wake(self) -> None:
-        """React to a change of the lease's times: plan its end anew, and wake tasks that wait for a change."""
+        """React to a change of the lease's times: plan its end again, and wake tasks that wait for a change."""
 
     @abstractmethod
     def _call(self, callback: Callable[[Any], object]) -> None:
