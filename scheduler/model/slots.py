@@ -162,6 +162,11 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
         """When the slot's last lease ended, else when the slot entered its state."""
         return self.since if self.idle_since is None else self.idle_since
 
+    @property
+    def is_host(self) -> bool:
+        """Whether the machine of the slot is a host that registered itself, and was not launched."""
+        return self.machine is not None and self.launch_id is None
+
     interrupted_at: float | None = None
     """Time at which the interruption notice arrived; None without a notice."""
     launch_id: str | None = None

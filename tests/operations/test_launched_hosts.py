@@ -128,3 +128,21 @@ def test_a_machine_without_an_agent_is_not_silent_after_the_rules_ask_for_agents
     harness.now += 10 * TIMEOUT
     harness.tick()
     assert harness.phase() == "leased"
+
+
+def test_a_machine_with_an_agent_is_terminated_after_its_pool_was_removed_from_the_rules() -> None:
+    harness = serve(a_harness())
+    apply_rules(harness.ports, {"pools": {"arm": {"system": "aarch64-linux", "max_slots": 1}}})
+    harness.tick()
+    assert (harness.phase(), harness.slot("linux-1").state) == ("leased", "draining")
+    assert harness.ask("release", reservation="r1", token=harness.token())["ok"]
+    harness.settle(60)
+    assert (harness.fleet.running, harness.slot("linux-1").state) == ([], "empty")
+
+
+def test_a_machine_with_an_agent_cannot_be_removed_after_its_pool() -> None:
+    harness = serve(a_harness())
+    apply_rules(harness.ports, {"pools": {"arm": {"system": "aarch64-linux", "max_slots": 1}}})
+    refused = harness.ask("remove", slot="linux-1")
+    assert [error["expected"] for error in refused["errors"]] == ["a slot of a static pool"]
+    assert harness.phase() == "leased"

@@ -274,7 +274,7 @@ def remove(work: UnitOfWork, rules: Rules, document: SlotDocument) -> Slot:
     """
     slot = find_slot(work, document.slot)
     pool = rules.pools.get(slot.pool)
-    if (slot.machine is None) if pool is None else pool.is_elastic:
+    if (not slot.is_host) if pool is None else pool.is_elastic:
         raise CommandRefused("slot", "a slot of a static pool", document.slot, "conflict")
     work.delete(slot)
     work.note("slot_removed", slot=slot.id)

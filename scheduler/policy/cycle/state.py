@@ -242,7 +242,7 @@ class OpenedSlots:
                 self._note(opened)
         for name in sorted(set(view.pools).difference(pools)):
             slots = view.pools[name].list()
-            self.vanished += [slot for slot in slots if slot.machine is None and slot.state != "empty"]
+            self.vanished += [slot for slot in slots if not slot.is_host and slot.state != "empty"]
             self.unsound.update(slot.id for slot in slots if not is_sound(view, slot))
         self.unsound.update(view.leases_on.keys() - view.slots.keys())
 
