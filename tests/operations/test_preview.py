@@ -47,6 +47,16 @@ def without(*offerings: str) -> dict[str, Any]:
     return {"pools": {**RULES["pools"], "linux": {**LINUX, "offerings": left}}}
 
 
+def test_the_preview_of_a_pool_that_becomes_static_has_its_launched_machines() -> None:
+    harness = a_harness()
+    linux = {"system": "x86_64-linux", "provider": "static"}
+    found = preview(harness, {"pools": {**RULES["pools"], "linux": linux}})
+    assert {each.slot: (each.reason, each.reservations) for each in found.departures} == {
+        slots_of(harness)["small"]: ("unconfigured", ("on-small",)),
+        slots_of(harness)["large"]: ("unconfigured", ("on-large",)),
+    }
+
+
 def test_the_preview_of_the_current_rules_is_empty() -> None:
     harness = a_harness()
     assert preview(harness, RULES) == Preview(version=1, changed=False)

@@ -20,6 +20,11 @@ def vanish(harness: Harness) -> None:
     apply_rules(harness.ports, OTHERS)
 
 
+def become_static(harness: Harness) -> None:
+    """Apply rules in which the same pool has hosts that register themselves."""
+    apply_rules(harness.ports, {"pools": {"linux": {"system": "x86_64-linux", "provider": "static"}}})
+
+
 def launching(harness: Harness) -> None:
     """A slot is launching, and the message of its launch is lost."""
     harness.submit("r1")
@@ -82,6 +87,32 @@ def test_a_lease_in_a_removed_pool_continues_until_its_release() -> None:
     harness.settle(60)
     assert harness.fleet.running == []
     assert harness.slot().state == "empty"
+
+
+@pytest.mark.parametrize("reach", [launching, launched, booting, idle, draining, terminating])
+def test_machines_of_a_pool_that_becomes_static_are_terminated_in_every_state(
+    reach: Callable[[Harness], None],
+) -> None:
+    harness = Harness()
+    reach(harness)
+    become_static(harness)
+    harness.settle(120)
+    assert harness.fleet.running == []
+    assert harness.slot().state == "empty"
+    assert harness.ask("register", slot="linux-1", pool="linux", machine="m1", run="a")["ok"]
+    harness.tick()
+    assert harness.slot().state == "ready"
+
+
+def test_a_lease_in_a_pool_that_becomes_static_continues_until_its_release() -> None:
+    harness = Harness().leased()
+    become_static(harness)
+    harness.settle(120)
+    slot = harness.slot()
+    assert (harness.phase(), slot.state, slot.drain_reason) == ("leased", "draining", "unconfigured")
+    assert harness.ask("release", reservation="r1", token=harness.token())["ok"]
+    harness.settle(60)
+    assert harness.fleet.running == []
 
 
 def test_a_lease_in_a_removed_pool_is_revoked_by_an_interruption() -> None:

@@ -231,7 +231,7 @@ def end_draining(picture: Picture, site: Site) -> None:
         reason = "timeout"
         for each in holders_on(picture, site, "leased", "revoking", AT_LIMIT):
             requeue(picture, each, "slot_draining")
-    if site.pool.provider == "static":
+    if site.pool.provider == "static" and site.row.launch_id is None:
         picture.decide("reset", site.id, reason)
         site.state = "empty"
     else:

@@ -139,7 +139,8 @@ def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
     """Give each EC2 pool the slots `POOL-1` to `POOL-max_slots` of the new rules.
 
     Slots with a higher number, and slots of pools that the rules no longer list, are deleted if they are empty and kept
-    otherwise. Slots of static pools are created by their hosts, and are not changed here.
+    otherwise. Slots of static pools are created by their hosts, and are not changed here. If a pool has become static,
+    its launched machines drain.
     """
     wanted = {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
     present = {slot.id: slot for slot in slots}
@@ -150,6 +151,8 @@ def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
         listed = rules.pools.get(slot.pool)
         if slot.state == "empty" and slot.id not in wanted and (listed is None or listed.is_elastic):
             work.delete(slot)
+        elif listed is not None and not listed.is_elastic and slot.launch_id is not None and slot.drain_reason is None:
+            work.change(slot, drain_reason="unconfigured")
 
 
 def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:

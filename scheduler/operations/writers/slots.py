@@ -213,7 +213,7 @@ class SlotWriter:
             case "over_budget":
                 return pool is not None and not current.cordoned
             case "unconfigured":
-                return pool is None or not is_configured(current, pool)
+                return pool is None or current.drain_reason == reason or not is_configured(current, pool)
             case "unhealthy":
                 return pool is not None and is_unhealthy(pool, current.unconfirmed, current.failed_probes)
             case "silent":

@@ -299,7 +299,7 @@ def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
             holder = cycle.view.stretching.get(owner)
             if lease.kind == "elastic" and holder is not None and cycle.stays_leased(holder):
                 _revoke(cycle, holder, lease, "slot_draining", None)
-    if slot_info.pool.is_elastic:
+    if slot_info.pool.is_elastic or slot_info.slot.launch_id is not None:
         _terminate(cycle, slot_info, reason)
     else:
         cycle.move_slot(slot_info, Reset(slot=slot_info.slot.id, reason=reason))  # type: ignore[arg-type]
