@@ -114,11 +114,20 @@ class Jobs(dict[LeaseKey, Job]):
         if job.record is not None:
             job.record.outcome = outcome
             self.records.end(job.record)
-            self.records.save(job.record)
+            self.save(job.record)
         fields = msgspec.to_builtins(outcome).items()
         shown = {name: value for name, value in fields if value is not None and name not in {"tail", "bytes"}}
         self.report({"event": "command_ended", **name_lease(job.key), **shown})
         self.due.notify()
+
+    def save(self, record: Record) -> None:
+        """Write the record of a job. If that fails, for example because the disk is full, this agent goes on: a later
+        one repeats reports that were answered, and finds what is left of a command by its tag.
+        """
+        try:
+            self.records.save(record)
+        except OSError as error:
+            self.report({"event": "work_failed", "error": str(error)})
 
     def close(self) -> None:
         """Wake all threads that wait for a condition, so that they end."""

@@ -218,11 +218,7 @@ class Messenger:
                 job.state, job.done_at = "done", self._jobs.clock()
                 if job.record is not None:
                     job.record.is_reported = True
-                    try:
-                        self._jobs.records.save(job.record)
-                    except OSError as error:
-                        # A later agent reports it again, which changes nothing.
-                        self._jobs.report({"event": "work_failed", "error": str(error)})
+                    self._jobs.save(job.record)
             self._jobs.changed.notify_all()
 
     def _report_to(self, jobs: Sequence[Job], request: Callable[[], Mapping[LeaseKey, Refused]]) -> Sequence[Job]:

@@ -216,9 +216,9 @@ class Runner:
                 with self._jobs.lock:
                     self._connect_at = self._jobs.clock() + self._connect_retry.take()
             except OSError as error:
-                # For example a full disk, on which no record can be written.
+                # For example a full disk, on which the folder of the guard cannot be made.
                 self._jobs.report({"event": "work_failed", "error": str(error)})
-                self._guard.wait(RETRY_SECONDS)
+                time.sleep(RETRY_SECONDS)
 
     def _turn(self) -> None:
         """Wait for events of the guard, and do what is due."""
@@ -322,7 +322,7 @@ class Runner:
             case Started():
                 if job.record is not None:
                     job.record.pid, job.record.begun = event.pid, event.begun
-                    self._jobs.records.save(job.record)
+                    self._jobs.save(job.record)
                 job.report_start_at = self._jobs.clock() + START_SECONDS
                 self._note_start(job.key.reservation, job.key.component, event.pid)
                 self._jobs.report({"event": "command_started", **name_lease(job.key), "pid": event.pid})
@@ -353,16 +353,15 @@ class Runner:
         if record is None or command is None:
             return
         job.command = None
+        job.state = "running"
         try:
             request = self._make_request(job, record, command)
+            # Before the request: after a crash of the agent it is looked for, and not started again.
+            record.is_started = True
+            self._jobs.records.save(record)
         except (WrongCommand, NoDevice, OSError) as error:
-            job.state = "running"
             self._jobs.end(job, Outcome(why="not_started", error=str(error)))
             return
-        # Before the request: after a crash of the agent it is looked for, and not started again.
-        record.is_started = True
-        self._jobs.records.save(record)
-        job.state = "running"
         self._guard.send(request)
 
     def _make_request(self, job: Job, record: Record, command: LeaseCommand) -> dict[str, Any]:

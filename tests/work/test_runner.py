@@ -17,7 +17,7 @@ from leasehold.errors import Refused
 from leasehold.work import guard
 from leasehold.work.devices import Devices
 from leasehold.work.ports import Outcome, Taken
-from leasehold.work.records import Records, make_lease_id
+from leasehold.work.records import RECORD, Records, make_lease_id
 from testbed.guarding import Guarded
 from testbed.processes import wait_for
 from tests.work.fake_scheduler import SIGNER, FakeScheduler, refuse
@@ -600,6 +600,36 @@ def test_a_folder_that_takes_no_records_starts_nothing(make: Make) -> None:
     assert host.scheduler.count("take") == 0
     (host.folder / "leases").unlink()
     (host.folder / "leases").mkdir()
+
+
+def test_no_end_of_a_command_is_missed_while_no_record_can_be_written(make: Make, tmp_path: Path) -> None:
+    host, gate = make(), tmp_path / "gate"
+    script = f"until [ -e {gate} ]; do sleep 0.05; done; exit 3"
+    keys = [host.scheduler.lease(f"r{number}", ["sh", "-c", script]) for number in range(4)]
+    for key in keys:
+        host.await_start(key)
+        refuse_records(host, key)
+    gate.touch()
+    assert [host.await_outcome(key).exit_code for key in keys] == [3] * 4
+    assert host.list_events("work_failed")
+
+
+def test_a_command_whose_record_cannot_be_written_before_its_start_is_not_started(make: Make, tmp_path: Path) -> None:
+    host = make()
+    host.scheduler.held_back["take", "r1"] = answer = threading.Event()
+    key = host.scheduler.lease("r1", ["touch", str(tmp_path / "started")])
+    host.await_that(lambda: host.scheduler.count("take"), "the request for the command")
+    refuse_records(host, key)
+    answer.set()
+    found = host.await_outcome(key)
+    assert found.why == "not_started"
+    assert RECORD in (found.error or "")
+    assert not (tmp_path / "started").exists()
+
+
+def refuse_records(host: RunnerHost, key: LeaseKey) -> None:
+    """Let each further write of the record of a lease fail, as on a full disk: its draft is a folder."""
+    (host.folder / "leases" / make_lease_id(key) / f".{RECORD}").mkdir()
 
 
 def test_the_output_of_the_last_commands_is_kept(make: Make) -> None:
