@@ -58,6 +58,8 @@ _MOST_UNSENT: Final = 1024 * 1024
 """Bytes of unsent events at which no further output is reported. Events of other kinds are always sent."""
 _MOST_READS: Final = 64
 """Reads of the rest of an ended command's output, each of at most _READ bytes; a pipe holds at most 1 MiB."""
+_NO_TEXT: Final = dict.fromkeys([0, *range(0xDC80, 0xDD00)], "?")
+"""NUL, and the characters to which Python decodes bytes that are not UTF-8."""
 _FILE_MODE: Final = 0o600
 _PROC: Final = "/proc"
 _IS_LINUX: Final = sys.platform == "linux"
@@ -226,14 +228,15 @@ class Output:
 
     @property
     def tail(self) -> str:
-        """The end of the output as text of at most MOST_TAIL bytes in UTF-8, which databases can store."""
+        """The end of the output as text of at most MOST_TAIL bytes in UTF-8, which databases can store. It has as many
+        bytes as the output, so that a reader of a part of it counts rightly: a byte that is no text becomes "?".
+        """
         end = self._end[-MOST_TAIL:]
         if len(self._end) > MOST_TAIL:
             # The first character may be cut.
             start = next((at for at, byte in enumerate(end[:4]) if byte & 0xC0 != 0x80), 0)  # noqa: PLR2004 - UTF-8
             end = end[start:]
-        text = end.decode("utf-8", "replace").replace("\0", "\ufffd")
-        return text.encode()[-MOST_TAIL:].decode("utf-8", "ignore")
+        return end.decode("utf-8", "surrogateescape").translate(_NO_TEXT)
 
     def write(self, data: bytes) -> None:
         self.bytes += len(data)

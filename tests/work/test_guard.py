@@ -413,6 +413,26 @@ def test_binary_output_becomes_text(host: GuardedHost) -> None:
     assert "\0" not in end.tail
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ("café au lait\n".encode("latin-1"), "caf? au lait\n"),
+        # a character of which only the first bytes came, and an encoded surrogate
+        (b"\xe2\x82", "??"),
+        (b"\xed\xa0\x80.", "???."),
+        (b"a\0b", "a?b"),
+        (b"\xff" * 9000 + b"end\n", "?" * (MOST_TAIL - 4) + "end\n"),
+        ("é€😀".encode(), "é€😀"),
+    ],
+)
+def test_the_tail_has_as_many_bytes_as_the_output(tmp_path: Path, data: bytes, text: str) -> None:
+    output = Output(str(tmp_path), 1_000_000)
+    output.write(data)
+    assert output.tail == text
+    assert len(text.encode()) == min(len(data), MOST_TAIL)
+    output.close()
+
+
 @pytest.mark.parametrize("offset", range(4))
 def test_the_tail_begins_with_a_whole_character(tmp_path: Path, offset: int) -> None:
     output = Output(str(tmp_path), 1_000_000)
