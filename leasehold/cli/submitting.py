@@ -40,6 +40,8 @@ NO_OUTCOME: Final = 125
 """The exit status if the reservation ended without an exit code of its command, as for `leasehold run`."""
 CANNOT_RUN: Final = 126
 POLL_SECONDS: Final = 1.0
+MOST_HELD_BACK: Final = 4096
+"""Bytes of an unfinished line from which on it is printed at once, because a host reports the last 8 KiB only."""
 _ENDED: Final = frozenset({"released", "cancelled", "expired", "failed"})
 
 
@@ -162,10 +164,11 @@ def follow(client: "Client", name: str, *, goes_on: bool) -> "Command":
                 is_answered = False
             else:
                 is_answered = True
-                printer.print_new(found)
+                is_last = not goes_on or is_over(client, found)
+                printer.print_new(found, is_last=is_last)
                 # The reader of a pipe gets the lines now, not at the end of the command.
                 sys.stdout.flush()
-                if not goes_on or is_over(client, found):
+                if is_last:
                     return found
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
@@ -205,14 +208,16 @@ class OutputPrinter:
         """Component and token of a run -> how many bytes of its output are printed."""
         self._ended: set[tuple[str, int]] = set()
 
-    def print_new(self, found: "Command") -> None:
-        """Print what the runs have printed since the last call, and how they ended."""
+    def print_new(self, found: "Command", *, is_last: bool = False) -> None:
+        """Print what the runs have printed since the last call, and how they ended. A line that a run has not finished
+        is printed with its end. `is_last`: no call follows.
+        """
         from scheduler.model.runs import describe_end
 
         is_gang = len({each.component for each in found.executions}) > 1
         for run in found.executions:
             name = f"{run.component}: " if is_gang else ""
-            for line in self._list_lines(run):
+            for line in self._list_lines(run, is_whole=is_last or run.state == "ended"):
                 self._write(f"{name}{make_visible(line, multiline=True)}")
             key = run.component, run.token
             if run.state == "ended" and key not in self._ended:
@@ -220,13 +225,16 @@ class OutputPrinter:
                 ended = describe_end(run.why, run.exit_code, run.signal)
                 print_error(f"{run.component} on {run.slot}: {ended}{'' if run.error is None else f': {run.error}'}")
 
-    def _list_lines(self, run: "Execution") -> list[str]:
+    def _list_lines(self, run: "Execution", *, is_whole: bool) -> list[str]:
         key = run.component, run.token
         new = run.bytes - self._seen.get(key, 0)
-        if new <= 0:
-            return []
-        self._seen[key] = run.bytes
         tail = run.tail.encode()
-        text = tail[-new:].decode(errors="replace")
+        shown = tail[-new:] if new > 0 else b""
+        rest = 0 if is_whole else len(shown.rpartition(b"\n")[2])
+        if rest > MOST_HELD_BACK:
+            rest = 0
+        if not (shown := shown[: len(shown) - rest]):
+            return []
+        self._seen[key] = run.bytes - rest
         missing = [f"[{new - len(tail)} bytes before are not kept]"] if new > len(tail) else []
-        return [*missing, *text.removesuffix("\n").split("\n")]
+        return [*missing, *shown.decode(errors="replace").removesuffix("\n").split("\n")]

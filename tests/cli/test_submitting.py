@@ -189,3 +189,28 @@ def test_output_that_is_no_longer_kept_is_counted_and_control_characters_are_sho
     two = [Execution(component=name, slot="s", token=2, tail=f"of {name}\n", bytes=7) for name in ("w.0", "w.1")]
     show(*two)
     assert lines == ["w.0: of w.0", "w.1: of w.1"]
+
+
+def test_a_line_is_printed_when_it_is_finished_or_nothing_follows() -> None:
+    lines: list[str] = []
+    printer = OutputPrinter(lines.append)
+
+    def show(tail: str, state: str = "started", *, is_last: bool = False) -> list[str]:
+        lines.clear()
+        run = Execution(component="main", slot="s", token=1, state=state, tail=tail, bytes=len(tail.encode()))
+        printer.print_new(Command(reservation="r1", phase="leased", executions=(run,)), is_last=is_last)
+        return lines
+
+    assert show("one\ncaf?") == ["one"]
+    assert show("one\ncafé\n") == ["café"]
+    assert show("one\ncafé\ntwo") == []
+    assert show("one\ncafé\ntwo", is_last=True) == ["two"]
+    assert show("one\ncafé\ntwo, three", "ended") == [", three"]
+    assert show("one\ncafé\ntwo, three", "ended", is_last=True) == []
+
+
+def test_a_long_line_is_printed_before_its_end_is_out_of_reach() -> None:
+    lines: list[str] = []
+    run = Execution(component="main", slot="s", token=1, state="started", tail="x" * 5000, bytes=5000)
+    OutputPrinter(lines.append).print_new(Command(reservation="r1", phase="leased", executions=(run,)))
+    assert lines == ["x" * 5000]
