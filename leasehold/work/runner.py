@@ -447,9 +447,10 @@ def _judge(found: Exited | NotStarted, ending: Why | None) -> Outcome:
     rest |= {"exit_code": found.code, "signal": found.signal, "error": error}
     if found.cause == "deadline":
         return Outcome(why="fenced", **rest)
-    # Without a cause, a signal is that of the agent itself if it ends the command; an exit was the command's own.
+    # Without a cause, a signal is that of the agent itself if it ends the command; an exit was the command's own. An
+    # earlier agent asked the guard to end a command only because of its lease.
     if found.cause is not None or (ending is not None and found.signal is not None):
-        return Outcome(why=ending or "fenced", **rest)
+        return Outcome(why=ending or "revoked", **rest)
     if found.oom and found.signal == signal.SIGKILL:
         return Outcome(why="out_of_memory", **rest)
     return Outcome(why="exited" if found.signal is None else "signal", **rest)

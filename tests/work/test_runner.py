@@ -549,6 +549,26 @@ def test_a_new_agent_reports_what_ended_meanwhile(make: Make, tmp_path: Path) ->
     assert make(scheduler).await_outcome(key) == Outcome(why="exited", exit_code=6, tail="end\n", bytes=4)
 
 
+def test_a_new_agent_reports_that_an_earlier_one_gave_the_notice(make: Make, tmp_path: Path) -> None:
+    first, gate = make(), tmp_path / "gate"
+    script = f"trap 'until [ -e {gate} ]; do sleep 0.05; done; exit 5' TERM; sleep 1000 & wait"
+    key = first.scheduler.lease("r1", ["sh", "-c", script], grace=60.0)
+    first.await_start(key)
+    first.scheduler.revoke(key, 60.0)
+    first.await_that(lambda: read_notice(first, key)["state"] == "revoking", "the notice")
+    first.runner.close()
+    gate.touch()
+    wait_for(lambda: not is_running(first.guard), "the end of the guard")
+    scheduler = FakeScheduler(HOST._replace(run="b-2"))
+    scheduler.leases = first.scheduler.leases
+    outcome = make(scheduler).await_outcome(key)
+    assert (outcome.why, outcome.exit_code) == ("revoked", 5)
+
+
+def read_notice(host: RunnerHost, key: LeaseKey) -> Any:
+    return json.loads((host.folder / "leases" / make_lease_id(key) / "notice.json").read_text(encoding="utf-8"))
+
+
 def test_a_new_agent_after_a_reboot_has_lost_the_commands(make: Make, tmp_path: Path) -> None:
     """A process that has the id of the command by now is left alone."""
     first = make()
