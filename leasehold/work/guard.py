@@ -300,6 +300,8 @@ class Command:
         """The pipe through which the child reports why it could not start; it is closed when the command runs."""
         self.error = b""
         self.is_started = False
+        self.stop_signal: int | None = None
+        """The signal that asks it to end; None: it was not asked."""
         self.kill_at: float | None = None
         self.cause: str | None = None
         """Why the guard has ended the command: "deadline", "stop", "kill"; None: it has not."""
@@ -766,6 +768,7 @@ class Guard:
         if not command.error:
             command.is_started = True
             self._send({"event": "started", "id": command.id, "pid": command.pid, "begun": command.begun})
+            self._send_stop(command)
 
     def _fail(self, command: Command, error: str, cause: str | None = None) -> None:
         self._conclude(command, {"event": "not_started", "id": command.id, "error": error, "cause": cause})
@@ -792,10 +795,17 @@ class Guard:
             return
         command.cause = command.cause or "stop"
         command.kill_at = min(read_boot_clock() + grace, command.kill_at or float("inf"))
-        for each in (number, signal.SIGCONT):
-            # A stopped process handles no signal before it continues.
-            with contextlib.suppress(OSError):
-                os.killpg(command.pid, each)
+        command.stop_signal = number
+        self._send_stop(command)
+
+    @staticmethod
+    def _send_stop(command: Command) -> None:
+        # Before the start there is no group yet, or it ignores the signal as the guard does.
+        if command.is_started and command.stop_signal is not None:
+            for each in (command.stop_signal, signal.SIGCONT):
+                # A stopped process handles no signal before it continues.
+                with contextlib.suppress(OSError):
+                    os.killpg(command.pid, each)
 
     def _end(self, command: Command, cause: str) -> None:
         """Kill a command with everything that it started. The end is reported when nothing is left."""

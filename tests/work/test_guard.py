@@ -199,6 +199,14 @@ def test_a_stop_signal_ends_a_command_in_its_own_way(host: GuardedHost, is_stopp
     assert (end.code, end.cause, end.tail) == (7, "stop", "ready\nbye\n")
 
 
+def test_a_stop_signal_that_comes_with_the_start_ends_the_command(host: GuardedHost) -> None:
+    """The group of the command does not exist yet when the guard carries out the second request."""
+    for name in ("a", "b", "c"):
+        host.start(name, ["sleep", "1000"])
+        host.send("stop", name, signal=int(signal.SIGTERM), grace=10.0)
+    assert {host.await_end(name).signal for name in ("a", "b", "c")} == {signal.SIGTERM}
+
+
 def test_a_command_that_ignores_its_stop_signal_is_killed_after_the_grace(host: GuardedHost) -> None:
     host.run("c", ["sh", "-c", "trap '' TERM; echo ready; while true; do sleep 1; done"])
     host.await_event(Printed, "c")
