@@ -408,7 +408,7 @@ class Starter:
         except BaseException as error:  # noqa: BLE001 - the child must not go on as a second guard
             text = str(error) if isinstance(error, NotStarted) else f"the command cannot be started: {error}"
             with contextlib.suppress(OSError):
-                os.write(trouble, text.encode("utf-8", "replace")[:1000])
+                os.write(trouble, text.encode("utf-8", "replace"))
         os._exit(_FAILED)
 
     @staticmethod

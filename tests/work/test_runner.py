@@ -14,10 +14,12 @@ import pytest
 
 from leasehold.client.models import LeaseKey
 from leasehold.errors import Refused
-from leasehold.work import guard
+from leasehold.work import command, guard
 from leasehold.work.devices import Devices
 from leasehold.work.ports import Outcome, Taken
 from leasehold.work.records import RECORD, Records, make_lease_id
+from scheduler.model.command_schemas import ExitedDocument
+from scheduler.model.validation import read_document
 from testbed.guarding import Guarded
 from testbed.processes import wait_for
 from tests.work.fake_scheduler import SIGNER, FakeScheduler, refuse
@@ -59,6 +61,27 @@ def make(tmp_path: Path) -> Iterator[Make]:
 def test_a_command_of_a_lease_is_run_and_its_outcome_reported(make: Make, argv: list[str], expected: Outcome) -> None:
     host = make()
     assert host.await_outcome(host.scheduler.lease("r1", argv)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        ({"argv": ["/" + "a" * 3000]}, "a cannot be started: File name too long"),
+        ({"cwd": "/" + "é" * 3000}, "é cannot be entered: File name too long"),
+        ({"image": "i" * 256}, "i"),
+    ],
+)
+def test_the_scheduler_takes_the_error_of_a_command_with_long_names(
+    make: Make, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], end: str
+) -> None:
+    monkeypatch.setattr(command, "ENGINES", ())
+    host = make()
+    key = host.scheduler.lease("r1", **{"argv": ["true"]} | fields)
+    error = host.await_outcome(key).error
+    report = {"slot": "s", "machine": "m", "run": "b-1", "reservation": "r1", "component": "main", "token": 1}
+    assert error is not None
+    assert error.endswith(end)
+    assert read_document(ExitedDocument, report | {"why": "not_started", "error": error}).error == error
 
 
 def test_a_command_runs_once_however_often_its_lease_is_read(make: Make, tmp_path: Path) -> None:
