@@ -164,13 +164,12 @@ def write_file(path: Path, data: bytes, mode: int = 0o600, group: int | None = N
     draft = path.with_name(f".{path.name}")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    try:
+    # A full disk may take a part of the data: then the file goes on writing, and raises.
+    with os.fdopen(descriptor, "wb") as file:
         if group is not None and mode != 0o600:  # noqa: PLR2004 - readable by this user only
             os.fchmod(descriptor, mode)
             os.fchown(descriptor, -1, group)
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
+        file.write(data)
     draft.replace(path)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -668,6 +669,24 @@ def test_a_command_whose_record_cannot_be_written_before_its_start_is_not_starte
     assert found.why == "not_started"
     assert RECORD in (found.error or "")
     assert not (tmp_path / "started").exists()
+
+
+def test_a_record_of_which_the_disk_takes_a_part_does_not_replace_the_last_one(tmp_path: Path) -> None:
+    """The limit of a file's size refuses writes as a full disk does."""
+    records = Records(tmp_path / "commands")
+    record = records.begin(LeaseKey("r1", "main", 1), "b-1")
+    record.outcome = Outcome(why="exited", exit_code=0, tail="x" * 8000)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        with pytest.raises(OSError, match="too large"):
+            records.save(record)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    (stored,) = records.load()
+    assert (stored.key, stored.outcome) == (record.key, None)
 
 
 def refuse_records(host: RunnerHost, key: LeaseKey) -> None:
