@@ -160,6 +160,17 @@ def test_a_command_of_another_user_can_read_its_files(make: Make) -> None:
     assert not Path(lines[-1]).exists()
 
 
+def test_an_agent_that_is_not_root_leaves_another_user_to_the_guard_to_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making files for the user would fail first, with an error about them."""
+    records = Records(tmp_path / "commands")
+    record = records.begin(LeaseKey("r1", "main", 1), "b-1")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert records.make_notices(record, "daemon") == records.folder(record.key)
+    assert record.notices is None
+
+
 def test_a_device_has_one_command_at_a_time_also_after_a_new_agent(make: Make, tmp_path: Path) -> None:
     devices = Devices({"gpus": ("a", "b", "c")})
     host = make(devices=devices)
