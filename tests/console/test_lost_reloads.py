@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from leasehold.console.pages.events import MOST_NEW
 from scheduler.model.events import Event
 from testbed.processes import wait_for
 from tests.builders import a_reservation, a_slot
@@ -66,3 +67,25 @@ def test_events_are_loaded_again(make_console: MakeConsole) -> None:
             window.click("#follow")
             window.click("#follow")
         window.await_text("#events", "s-1")
+
+
+def test_a_page_that_missed_more_events_than_it_shows_has_the_newest_ones_without_a_gap(
+    make_console: MakeConsole,
+) -> None:
+    console = make_console()
+
+    def store(*slots: str) -> None:
+        with console.store.transaction() as transaction:
+            transaction.append_events([Event(at=1.0, name="slot_ready", cause="cloud", slot=each) for each in slots])
+
+    store("first")
+    with open_window(f"http://127.0.0.1:{console.settings.console.port}") as window:
+        window.open(f"/events?token={console.token}")
+        window.await_text("#events", "first")
+        window.run("(window.leasehold.disconnect(), 1)")  # as a hidden page
+        store(*(f"s-{number}" for number in range(MOST_NEW + 100)), "last")
+        window.click("#follow")
+        window.click("#follow")
+        window.await_text("#events tr:first-child", "last")
+        rows = window.run("[...document.querySelectorAll('#events tbody a')].map((each) => each.textContent)")
+    assert rows == ["last", *(f"s-{number}" for number in range(MOST_NEW + 99, 100, -1))]

@@ -47,16 +47,20 @@ async def show_events(request: Request) -> Response:
 
 
 async def show_new_events(request: Request) -> Response:
-    """Return the rows of the events after the number `after`, newest first, for a page that shows new events live."""
+    """Return the rows of the events after the number `after`, newest first and at most the newest MOST_NEW, for a page
+    that shows new events live.
+    """
     services = backend(request)
     after = request.query_params.get("after", "")
     if not (after.isascii() and after.isdigit() and len(after) <= 18):  # noqa: PLR2004 - an event's number
         return JSONResponse({"detail": f"after: expected the number of an event, got {after[:80]}"}, 400)
     wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
-    found = await services.run(services.store.read_events, _filter(wanted, after=int(after), limit=MOST_NEW))
+    found = await services.run(
+        services.store.read_events, _filter(wanted, after=int(after), newest=True, limit=MOST_NEW)
+    )
     newest = found[-1].number if found else int(after)
     shown = [each for each in reversed(found) if shows_cores(request) or each.name != CORES]
-    return render(request, "events_new.html", events=make_rows(shown), newest=newest)
+    return render(request, "events_new.html", events=make_rows(shown), newest=newest, is_cut=len(found) == MOST_NEW)
 
 
 def shows_cores(request: Request) -> bool:
@@ -90,7 +94,11 @@ def encode_rows(prefix: str, events: Sequence[Event]) -> bytes:
 
 def _describe(prefix: str, event: Event) -> dict[str, Any]:
     html = render_fragment(
-        "events_new.html", events=make_rows([event]), newest=event.number, url=lambda path: f"{prefix}{path}"
+        "events_new.html",
+        events=make_rows([event]),
+        newest=event.number,
+        is_cut=False,
+        url=lambda path: f"{prefix}{path}",
     )
     return {"number": event.number, **{name: getattr(event, name) for name in _FILTERS}, "html": html}
 

@@ -39,7 +39,10 @@
       const html = await answer.text();
       retry.done();
       const first = new DOMParser().parseFromString(`<table><tbody>${html}</tbody></table>`, "text/html").querySelector("tr");
-      if (first) add(html, Number(first.dataset.newest));
+      if (!first) return;
+      // Older events than these may be missing between them and the rows of the page.
+      if (first.dataset.cut !== undefined) body.replaceChildren();
+      add(html, Number(first.dataset.newest));
     } catch {
       retry.again();
     } finally {
