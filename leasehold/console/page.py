@@ -26,7 +26,7 @@ from starlette.routing import BaseRoute
 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.models import Answer, Reservation
-from leasehold.errors import Fault, LeaseholdError, NotAnswered, Refused
+from leasehold.errors import Fault, LeaseholdError, NotAnswered, Overloaded, Refused, Unavailable
 from leasehold.texts.values import describe_event, format_amount, name_source
 from leasehold.web.backend import Backend
 from leasehold.web.caller import find_caller
@@ -277,13 +277,18 @@ async def change(
         answer = await act(await services.client(sender))
     except LeaseholdError as error:
         services.log_change(sender, verb, about, error)
-        late = "; it is not known whether it was carried out" if isinstance(error, NotAnswered) else ""
+        late = "; it is not known whether it was carried out" if may_be_carried_out(error) else ""
         return Outcome(about, ok=False, text=f"{error}{late}")
     services.log_change(sender, verb, about, answer)
     if isinstance(answer, Reservation):
         return Outcome(about, ok=True, text="submitted again as", made=answer.id)
     text = describe(answer) if describe is not None and isinstance(answer, Answer) else _describe(answer)
     return Outcome(about, ok=True, text=text)
+
+
+def may_be_carried_out(error: LeaseholdError) -> bool:
+    """Return whether a worker may still carry out a change whose request ended with this error."""
+    return isinstance(error, NotAnswered | Unavailable) and not isinstance(error, Overloaded)
 
 
 def _describe(answer: object) -> str:

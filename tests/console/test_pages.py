@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from leasehold.client.loop_client import LoopClient
 from leasehold.client.models import Reservation as ShownReservation
 from leasehold.console.pages.reservation import describe_state, draw_life
 from leasehold.console.pages.what_if import compare_rules
+from leasehold.errors import Fault, LeaseholdError, NotAnswered, Overloaded, Refused, Unavailable
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
 from scheduler.model.waits import Reason, Waits
@@ -431,3 +433,28 @@ def test_a_preemption_is_one_line(console: Console) -> None:
     text = console.entered().get("/accounts").text
     assert len(re.findall("preempted by winner of account ci", text)) == 1
     assert "preempted victim" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "is_known"),
+    [
+        (Refused([Fault(0, "slot", "a slot", "linux-1", "unknown")]), True),
+        (Overloaded("the workers are overloaded"), True),
+        (NotAnswered("no answer"), False),  # the request may wait in the queue
+        (Unavailable("Redis does not answer"), False),  # the connection was lost after the request was sent
+    ],
+)
+def test_a_change_that_may_still_be_carried_out_is_not_reported_as_none(
+    make_console: MakeConsole, monkeypatch: pytest.MonkeyPatch, error: LeaseholdError, *, is_known: bool
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(LoopClient, "drain", fail)
+    monkeypatch.setattr(LoopClient, "cancel", fail)
+    browser = make_console(rows=(a_slot("linux-1"), a_reservation("r1"))).entered()
+    for path in ("/fleet/slot/linux-1/drain", "/reservations/r1/do/cancel"):
+        text = browser.post(path, X_CSRF_Token=browser.csrf()).text.lower()
+        assert ("it is not known whether" in text) is not is_known, path
+    drained = browser.post("/fleet/slot/linux-1/drain", X_CSRF_Token=browser.csrf()).text
+    assert ("Nothing was changed" in drained) is is_known

@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from leasehold.console.history import read_strips
-from leasehold.console.page import Page, backend, caller, format_span, make_rows, render
+from leasehold.console.page import Page, backend, caller, format_span, make_rows, may_be_carried_out, render
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.texts.values import format_amount
 from leasehold.web.backend import Backend
@@ -515,7 +515,8 @@ async def change_slot(request: Request) -> Response:
         answer = await getattr(client, verb)(name)
     except LeaseholdError as error:
         services.log_change(sender, verb, name, error)
-        return await _panel(request, name, problem=f"Nothing was changed: {error}")
+        known = "It is not known whether this was done" if may_be_carried_out(error) else "Nothing was changed"
+        return await _panel(request, name, problem=f"{known}: {error}")
     services.log_change(sender, verb, name, answer)
     await services.feed.refresh()
     return await _panel(request, name, done=f"{name} {VERBS[verb]}.")

@@ -82,7 +82,10 @@
     }
   });
 
-  document.addEventListener("htmx:sendError", () => toast("The console does not answer. Nothing was changed."));
+  document.addEventListener("htmx:sendError", (event) => {
+    const isRead = event.detail.requestConfig.verb === "get";
+    toast(`The console does not answer. ${isRead ? "Nothing was changed." : "It is not known whether this was done."}`);
+  });
   document.addEventListener("htmx:responseError", (event) => {
     const status = event.detail.xhr.status;
     if (status === 401) location.reload();
