@@ -204,7 +204,7 @@ class SlotFilter:
     def __init__(self, query: Query) -> None:
         self.pool = query.take("pool")
         self._states = query.take_choices("state", SLOT_STATES)
-        self._cordoned = query.take("cordoned")
+        self._cordoned = query.take_choice("cordoned", ("true", "false"), "")
         self._labels = query.take_labels("label")
         self.limit = query.take_limit()
         cursor = query.take_cursor(str, str)
@@ -215,7 +215,7 @@ class SlotFilter:
         return (
             self.pool in {None, row.pool}
             and (self._states is None or row.state in self._states)
-            and self._cordoned in {None, "true" if row.cordoned else "false"}
+            and self._cordoned in {"", "true" if row.cordoned else "false"}
             and self._labels.items() <= row.labels.items()
         )
 

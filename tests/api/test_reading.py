@@ -104,6 +104,7 @@ BROKEN = [
     ("/events?after=-1", "after", "a whole number from 0"),
     ("/events?newest=yes", "newest", "true or false"),
     ("/events?name=slot_reddy", "name", 'did you mean "slot_ready"?'),
+    ("/slots?cordoned=yes", "cordoned", "one of true, false"),
     ("/slots?pool=lunix", "pool", 'one of arm, empty, linux (did you mean "linux"?)'),
     ("/reservations?pool=lunix&phase=pending", "pool", 'one of arm, empty, linux (did you mean "linux"?)'),
     ("/offers?pool=linux", "pool", "no name, because there is none yet"),
