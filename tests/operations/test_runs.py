@@ -208,6 +208,17 @@ class TestSubmission:
         assert (again.request, again.priority, again.principal) == (first.request, 3, "shop")
         assert SECRET not in str(answer)
 
+    def test_a_worker_submits_a_command_again(self, store: Store) -> None:
+        """Workers carry out every request as gathered ones."""
+        cluster = Cluster(store)
+        assert cluster.submit("r1")["ok"]
+        asked = [{"request": name, "reservation": name, "id": f"{name}-again"} for name in ("r1", "unknown")]
+        found = accept_gathered(cluster.harness.ports, [Message("rerun", each, SHOP) for each in asked])
+        good, bad = (each if isinstance(each, dict) else {"raised": each} for each in found)
+        assert (good["ok"], good["reservation"], good["phase"]) == (True, "r1-again", "pending")
+        assert fault(bad) == ("reservation", "unknown")
+        assert store.find_command("r1-again") == store.find_command("r1")
+
     def test_a_repeated_request_to_run_again_gets_its_first_answer(self, store: Store) -> None:
         cluster = Cluster(store)
         assert cluster.submit("r1")["ok"]

@@ -144,11 +144,6 @@ def accept(
     request = check_request(
         verb, document, operator=operator, principal=principal, host=host, trusts_unsigned=ports.is_own_stack
     )
-    if isinstance(request, Request) and request.verb == "rerun":
-        # The answer to the first copy of a request is found by its id, whatever became of the earlier reservation.
-        request = replace(
-            request, verb="submit", items=[_copy_submission(ports, each, principal) for each in request.items]
-        )
     answer = execute(ports, [request])[0] if isinstance(request, Request) else request
     count_results(ports.meter, principal, answer)
     return answer
@@ -215,6 +210,13 @@ def execute(ports: Ports, requests: Sequence[Request]) -> list[Answer]:
     two requests may have the same id or name the same row, so that each change of a row has one sender. Raises
     StaleWriteError if the rules change twice meanwhile.
     """
+    # The answer to the first copy of a request is found by its id, whatever became of the earlier reservation.
+    requests = [
+        replace(each, verb="submit", items=[_copy_submission(ports, item, each.principal) for item in each.items])
+        if each.verb == "rerun"
+        else each
+        for each in requests
+    ]
     # The transaction compares the version of the rules, so they need no statement of their own before it.
     kept = ports.rules_cache
     if kept is not None:
