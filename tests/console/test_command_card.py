@@ -22,7 +22,7 @@ from tests.console.test_gate import basic
 from tests.console.test_pages import plain, row
 
 KEY = make_key()
-PATH = "/reservations/job/command"
+PATH = "/reservation-commands/job"
 HOSTILE = "</pre><script>alert(1)</script>\x1b[2J\x9b31m\u202e\r\x00"
 RUNNING = RunState("running")
 
@@ -196,7 +196,7 @@ def test_a_command_that_cannot_be_read_has_its_state(
 def test_a_reservation_without_a_command_has_no_card(console: Console, worker: Worker) -> None:
     browser = console.entered()
     assert 'id="command"' not in browser.get("/reservations/bare").text
-    assert browser.get("/reservations/bare/command").status == 404
+    assert browser.get("/reservation-commands/bare").status == 404
     assert worker.asked == []
 
 
@@ -247,7 +247,7 @@ def test_many_runs_are_cut_and_the_outputs_of_failed_ones_come_first() -> None:
 @pytest.mark.timeout(240)
 def test_an_open_page_follows_the_output(console: Console, worker: Worker) -> None:
     """Each reading is one request, which does not replace the card if nothing has changed."""
-    loads = "performance.getEntriesByType('resource').filter((each) => each.name.endsWith('/command')).length"
+    loads = "performance.getEntriesByType('resource').filter((each) => each.name.endsWith('/job')).length"
     worker.answer = a_command(a_run(tail="one"))
     with open_window(f"http://127.0.0.1:{console.settings.console.port}") as window:
         window.open(f"/reservations/job?token={console.token}")

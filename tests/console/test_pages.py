@@ -458,3 +458,9 @@ def test_a_change_that_may_still_be_carried_out_is_not_reported_as_none(
         assert ("it is not known whether" in text) is not is_known, path
     drained = browser.post("/fleet/slot/linux-1/drain", X_CSRF_Token=browser.csrf()).text
     assert ("Nothing was changed" in drained) is is_known
+
+
+@pytest.mark.parametrize("name", ["build/command", "docs/explanation", "bulk", "bulk/preview"])
+def test_each_reservation_has_a_page_whatever_its_id(make_console: MakeConsole, name: str) -> None:
+    answer = make_console(rows=(a_reservation(name),)).entered().get(f"/reservations/{name}")
+    assert (answer.status, f"<h1>{name}" in answer.text or f">{name}</h1>" in answer.text) == (200, True)

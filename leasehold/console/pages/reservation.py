@@ -498,8 +498,9 @@ PAGE: Final = Page(
     "/reservations",
     21,
     [
-        Route("/reservations/{name:path}/explanation", explain_wait),
-        Route("/reservations/{name:path}/command", show_command),
+        # Below /reservations they would hide a reservation whose id ends so.
+        Route("/reservation-explanations/{name:path}", explain_wait),
+        Route("/reservation-commands/{name:path}", show_command),
         Route("/reservations/{name:path}/smallest-change", press_change, methods=["POST"]),
         Route("/reservations/{name:path}/undo", undo_change, methods=["POST"]),
         Route("/reservations/{name:path}/do/{verb}", change_reservation, methods=["POST"]),
