@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.asyncio.connection import AbstractConnection
 
-from leasehold import Client, NotAnswered, Refused, Unavailable
+from leasehold import Client, NotAnswered, Overloaded, Refused, Unavailable
 from leasehold.client.redis.transport import RequestTransport
 from testbed.processes import wait_for
 from tests.client.intake import Document, FakeIntake, a_row, accept
@@ -170,6 +170,15 @@ def test_a_service_that_is_overloaded_for_longer_than_the_timeout_is_named(intak
     intake.handler = lambda _verb, _document: SHED
     with pytest.raises(NotAnswered, match=r"no answer to submit of r1 for 1 s: the service is overloaded and asked "):
         client.reserve(id="r1", system="s", timeout=1)
+
+
+def test_a_copy_that_may_still_be_carried_out_is_not_overload(intake: FakeIntake, client: Client) -> None:
+    numbers = count()
+    intake.handler = lambda _verb, _document: None if next(numbers) else SHED
+    with pytest.raises(NotAnswered) as caught:
+        client.reserve(id="r1", system="s", timeout=1)
+    assert not isinstance(caught.value, Overloaded)
+    assert len(intake.seen) > 1
 
 
 def test_a_refusal_without_a_time_is_final(intake: FakeIntake, client: Client) -> None:

@@ -378,5 +378,6 @@ class _Request:
         if self._trouble is not None:
             raise self._trouble
         reason = find_reason(self._pending)
-        kind = Overloaded if self._pending.times_shed else NotAnswered
+        # A copy that was sent after the last such answer may still be carried out.
+        kind = Overloaded if self._pending.times_shed and self._pending.sent_at is None else NotAnswered
         raise kind(describe_silence(self._verb, self._pending.document, self._deadline.seconds, reason), reason)
