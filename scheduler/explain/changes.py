@@ -433,6 +433,8 @@ def list_freed(search: Search) -> Iterator[Suggestion]:
     reservation = search.reservation
     if is_on_hold(reservation):
         words = "it would be placed if it were resumed" if reservation.suspended else "a priority above 0 would do"
+        if reservation.suspended and not reservation.priority:
+            words += " with a priority above 0"
         freed = msgspec.structs.replace(reservation, suspended=False, priority=reservation.priority or 1)
         yield Suggestion(kind="hold", text=words, rows=(freed,))
 

@@ -121,6 +121,11 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
     # the rules of the pool, the rows, the text
     "on hold": ({}, [wish(priority=0), a_slot("linux-1")], "a priority above 0 would do"),
     "suspended": ({}, [wish(suspended=True), a_slot("linux-1")], "it would be placed if it were resumed"),
+    "suspended, with the priority 0": (
+        {},
+        [wish(suspended=True, priority=0), a_slot("linux-1")],
+        "it would be placed if it were resumed with a priority above 0",
+    ),
     "cordoned": (
         {"provider": "static"},
         [wish(), a_slot("linux-1", state="draining"), a_slot("linux-3", cordoned=True)],
