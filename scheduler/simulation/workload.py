@@ -29,6 +29,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP_MAGIC = b"\x1f\x8b"
 LONGEST_LINE = 65_536
 SHOWN_CHARACTERS = 40
+MOST_SECONDS = 1e10
+"""The most seconds of a submit time, run time or requested time (317 years)."""
 
 
 class TraceError(ValueError):
@@ -242,6 +244,8 @@ def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job
         )
     if submit_seconds < 0:
         raise place.error("a submit time >= 0", f"{submit_seconds:g}")
+    if submit_seconds > MOST_SECONDS:
+        raise place.error(f"a submit time of at most {MOST_SECONDS:.0e} s", f"{submit_seconds:g}")
     return Job(
         number=int(numbers[0]),
         submit_seconds=submit_seconds,
@@ -261,6 +265,8 @@ def _known(place: Place, name: str, seconds: float) -> float | None:
     """
     if seconds < 0 and seconds != -1:
         raise place.error(f"a {name} >= 0, or -1 for unknown", f"{seconds:g}")
+    if seconds > MOST_SECONDS:
+        raise place.error(f"a {name} of at most {MOST_SECONDS:.0e} s", f"{seconds:g}")
     return None if seconds < 0 else seconds
 
 
