@@ -25,6 +25,7 @@ BURSTS = frozenset({2.0, 3.0, 4.0})
 """The statuses of a burst: one part of the execution of a job that was checkpointed or swapped out. Beside its bursts
 such a job has a line of its own, the summary, with the sum of their run times.
 """
+NEVER_STARTED = "never started, because its run time is -1"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP_MAGIC = b"\x1f\x8b"
 LONGEST_LINE = 65_536
@@ -135,7 +136,7 @@ class _Parts:
         elif status == CANCELLED and run_seconds <= 0:
             yield place, numbers, "cancelled before it ran"
         elif run_seconds == -1:
-            yield place, numbers, "never started, because its run time is -1"
+            yield place, numbers, NEVER_STARTED
         else:
             self._whole.add(number)
             yield place, numbers, ""
@@ -146,6 +147,8 @@ class _Parts:
             for place, numbers in bursts:
                 if number in self._whole:
                     yield place, numbers, _describe_part(number)
+                elif all(each[3] == -1 for _, each in bursts):
+                    yield place, numbers, NEVER_STARTED
                 else:
                     self._whole.add(number)
                     # Only the first burst has a submit time.

@@ -131,6 +131,14 @@ def test_a_job_with_bursts_counts_once(tmp_path: Path, rows: tuple[str, ...], sk
     assert found == dict.fromkeys(skipped, "a part of job 7, which counts once")
 
 
+def test_a_job_none_of_whose_bursts_ran_is_skipped(tmp_path: Path) -> None:
+    jobs, found = read_with_skips(
+        write_log(tmp_path, a_row(status=2, run=-1), a_row(status=4, submit=-1, run=-1), OTHER)
+    )
+    assert [job.number for job in jobs] == [8]
+    assert found == dict.fromkeys((1, 2), "never started, because its run time is -1")
+
+
 @pytest.mark.parametrize("rows", [(HEADER, ROW), (ROW,)])
 def test_a_byte_order_mark_is_no_part_of_the_log(tmp_path: Path, rows: tuple[str, ...]) -> None:
     log = write_log(tmp_path, *rows)
