@@ -189,7 +189,11 @@ def _play_trace(  # noqa: PLR0913 - an option each
     if find_configuration(config) is None:
         raise CommandError("a trace is played on a fleet: name a leasehold.toml with --config", BAD_INPUT)
     found = read_configuration(config)
-    combinations = combine(found.rules_document, read_choices(choices))
+    compared = read_choices(choices)
+    replaced = [key for key in compared if key.startswith("pools.") and key.endswith(".max_slots")]
+    if slots is not None and replaced:
+        raise CommandError(f"--slots: expected no comparison of {replaced[0]}, which it replaces", BAD_INPUT)
+    combinations = combine(found.rules_document, compared)
     fleets = prepare(combinations, found.cloud, slots=slots, system=system)
     try:
         # Only jobs that every fleet can serve are played, so that the results can be compared.

@@ -228,6 +228,10 @@ def test_a_play_that_never_ends_is_named(run: Run, tmp_path: Path) -> None:
         (("--elastic-share", "2"), "Invalid value for '--elastic-share'"),
         (("--requested-times=no",), "--requested-times: expected one of expected, limit, got 'no'"),
         (("--slots", "0"), "Invalid value for '--slots'"),
+        (
+            ("--slots", "6", "--compare", "pools.nodes.max_slots=2,4"),
+            "--slots: expected no comparison of pools.nodes.max_slots, which it replaces",
+        ),
         (("--system", "arm"), '--system: expected one of: x86_64-linux, got "arm"'),
     ],
 )  # fmt: skip
