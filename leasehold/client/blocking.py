@@ -1,6 +1,6 @@
 """What the blocking faces of the client share: each method runs a coroutine of the core on another thread's loop."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -22,8 +22,15 @@ def blocks(method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]]) -> Calla
     """
 
     def call(self: Any, /, *args: P.args, **keywords: P.kwargs) -> R:
-        found: R = self._run(method(self._core, *args, **keywords))
+        # An iterator of the caller runs here: on the loop it could not call the client, and would hold up all renewals.
+        given: Any = [_read_out(each) for each in args]
+        named: Any = {name: _read_out(each) for name, each in keywords.items()}
+        found: R = self._run(method(self._core, *given, **named))
         return found
 
     update_wrapper(call, method)
     return call
+
+
+def _read_out(value: object) -> object:
+    return [*value] if isinstance(value, Iterable) and not isinstance(value, Collection) else value

@@ -311,6 +311,22 @@ def test_each_command_is_sent_under_its_own_verb(
     }
 
 
+def test_an_iterator_of_the_caller_runs_in_the_callers_thread(intake: FakeIntake, blocking_client: Client) -> None:
+    """It may call the client, and use what belongs to its thread."""
+    threads = set()
+
+    def name() -> Iterator[str]:
+        for each in ("r1", "r2"):
+            threads.add(threading.get_ident())
+            blocking_client.get(each)
+            yield each
+
+    found = blocking_client.reserve_many({"id": each, "system": "s"} for each in name())
+    blocking_client.etas(name())
+    assert [each.reservation for each in found] == ["r1", "r2"]
+    assert threads == {threading.get_ident()}
+
+
 def test_threads_share_a_client(intake: FakeIntake, client: Client) -> None:
     found: list[str] = []
     threads = [
