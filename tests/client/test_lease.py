@@ -303,6 +303,16 @@ def test_a_lease_replaced_before_its_first_renewal_is_waited_for_again(intake: F
         assert lease.token == 2
 
 
+def test_a_lease_is_entered_only_once(intake: FakeIntake, client: Client) -> None:
+    FakeReservation(intake)
+    lease = client.lease(id="r1", system="s", wait=WAIT)
+    with lease, pytest.raises(RuntimeError, match="r1 was entered before"), lease:
+        pass
+    with pytest.raises(RuntimeError, match="r1 was entered before"), lease:
+        pass
+    assert intake.verbs().count("submit") == 1
+
+
 def test_a_lease_that_never_expires_has_no_deadline(intake: FakeIntake, client: Client) -> None:
     FakeReservation(intake, ttl=None)
     with client.lease(id="r1", system="s", wait=WAIT) as lease:

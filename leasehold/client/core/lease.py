@@ -75,6 +75,8 @@ class DrivenLease(HeldLease):
         self._running: dict[Callable[[], None], asyncio.Task[None]] = {}
 
     async def _enter(self) -> None:
+        if self._row is not None:
+            raise RuntimeError(f"{self.id} was entered before: a lease is held once, so make another by client.lease()")
         # The subscription begins while the reservation is submitted.
         self._watch = self._core.watch(self.id)
         self._watch._begin()  # noqa: SLF001 - its own
