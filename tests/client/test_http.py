@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,28 @@ def test_credentials_that_cannot_be_sent_safely_are_refused(url: str, options: d
         Client(url, **options)
     assert "secret" not in str(caught.value)
     assert "k" * 43 not in str(caught.value)
+
+
+def test_a_redirect_gets_no_credentials() -> None:
+    seen: list[tuple[str | None, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append((self.headers["Host"], self.headers["Authorization"]))
+            self.send_response(302 if self.server is first else 200)
+            self.send_header("Location", f"http://127.0.0.1:{other.server_port}/login")
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as first, HTTPServer(("127.0.0.1", 0), Handler) as other:
+        for server in (first, other):
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Client(f"http://127.0.0.1:{first.server_port}", token="t" * 43) as client:
+            client.now()
+            with pytest.raises(Unavailable, match="302"):
+                client.get("r1")
+        for server in (first, other):
+            server.shutdown()
+    assert seen == [(f"127.0.0.1:{first.server_port}", f"Bearer {'t' * 43}")] * 2
 
 
 @pytest.mark.parametrize("url", ["http://", "http://a:port", "https://"])

@@ -5,10 +5,11 @@ was made.
 import ssl
 import threading
 import time
-import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
+
+import httpx
 
 from scheduler.protocol.clock import ClusterClock, read_monotonic
 from scheduler.protocol.http_routes import TIME_HEADER
@@ -40,10 +41,18 @@ class HttpClock:
 
     def _ask(self) -> None:
         """Read the time with a connection of its own: the caller may be on the event loop, and does not await."""
-        handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=ssl.create_default_context())]
-        request = urllib.request.Request(f"{self._base}/status", headers=dict(self._headers))  # noqa: S310 - our URL
+        context = ssl.create_default_context()
         before = read_monotonic()
-        with suppress(OSError), urllib.request.build_opener(*handlers).open(request, timeout=FIRST_SECONDS) as response:
+        with suppress(httpx.HTTPError):
+            # A redirect is not followed, as it would carry the login to another host.
+            response = httpx.get(
+                f"{self._base}/status",
+                headers=self._headers,
+                verify=context,
+                trust_env=False,
+                follow_redirects=False,
+                timeout=FIRST_SECONDS,
+            )
             self.note(response.headers.get(TIME_HEADER), before)
 
     def note(self, header: str | None, before: float) -> None:
