@@ -61,6 +61,21 @@ def test_an_interrupted_call_ends_after_its_coroutine_has_given_back_what_it_hol
     assert events == ["given back"]
 
 
+def test_a_call_on_the_loop_itself_is_carried_out_and_does_not_wait() -> None:
+    """The garbage collector may end a generator that holds a lease in the thread of the loop."""
+    is_done = threading.Event()
+
+    async def act() -> None:
+        is_done.set()
+
+    async def call() -> None:
+        with pytest.raises(RuntimeError, match="cannot wait"):
+            PORTAL.run(act())
+
+    PORTAL.run(call())
+    assert is_done.wait(20)
+
+
 def test_a_signal_handler_that_interrupts_a_thread_before_it_wakes_the_loop_may_call() -> None:
     portal = Portal()
     portal._waker = threading.get_ident()

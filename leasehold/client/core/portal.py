@@ -5,6 +5,7 @@ the first call, and starts again after a fork.
 import asyncio
 import os
 import threading
+from asyncio.events import _get_running_loop
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final, Generic, TypeVar
@@ -63,6 +64,10 @@ class Portal:
         the call ends when it has ended.
         """
         loop, call = self.loop, _Call(work)
+        if _get_running_loop() is loop:
+            # The garbage collector ended an object or a generator of the caller in this thread: waiting would stop all.
+            self._begin(loop, work)
+            raise RuntimeError("a call on the clients' event loop cannot wait: it is carried out without a result")
         try:
             self._calls.append(call)
             # Speed: a call that is made while another thread wakes the loop begins together with that one's. A signal
