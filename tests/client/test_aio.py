@@ -173,3 +173,25 @@ def test_a_wait_renews_while_it_waits(intake: FakeIntake) -> None:
 
     asyncio.run(play())
     assert set(intake.verbs()) == {"renew"}
+
+
+def test_a_task_that_is_cancelled_while_it_leaves_releases_its_lease(intake: FakeIntake) -> None:
+    FakeReservation(intake)
+
+    async def hold(client: AsyncClient) -> None:
+        async with client.lease(id="r1", system="s") as lease:
+            # A renewal is under way when the task leaves.
+            lease._renew_soon()
+            await asyncio.sleep(0)
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+    async def play() -> None:
+        async with opened(intake) as client:
+            with pytest.raises(asyncio.CancelledError):
+                await hold(client)
+            await client.wait("r1", "ended", timeout=20)
+
+    asyncio.run(play())
+    assert intake.verbs()[-1] == "release"

@@ -139,15 +139,18 @@ class DrivenLease(HeldLease):
             timer.cancel()
         for task in self._running.values():
             task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
-        # Speed: their keys refer to the lease, which only the garbage collector could free then.
-        self._timers.clear()
-        self._running.clear()
-        if self._watch is not None:
-            self._watch.hinted.act = None
-            self._watch._end()  # noqa: SLF001 - its own
-        self._wake()
-        await self._end_lease(self.token)
+        try:
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+        finally:
+            # Also if the leaving task is cancelled meanwhile.
+            # Speed: their keys refer to the lease, which only the garbage collector could free then.
+            self._timers.clear()
+            self._running.clear()
+            if self._watch is not None:
+                self._watch.hinted.act = None
+                self._watch._end()  # noqa: SLF001 - its own
+            self._wake()
+            await self._end_lease(self.token)
 
     async def _renew(self, row: Reservation) -> Answer:
         sent = read_monotonic()
