@@ -28,7 +28,7 @@ class TraceCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Add the first way to each `--requested-times` that has none, then parse `args`."""
         completed = []
-        for arg, following in zip(args, [*args[1:], ""], strict=True):
+        for arg, following in zip(args, [*args, ""][1:], strict=True):
             is_alone = arg == REQUESTED_TIMES and following not in WAYS
             completed.append(f"{arg}={WAYS[0]}" if is_alone else arg)
         return super().parse_args(ctx, completed)

@@ -241,6 +241,12 @@ def test_wrong_options_are_one_line_and_nothing_is_played(words: tuple[str, ...]
     assert complaint in found.err
 
 
+def test_without_a_file_one_line_names_the_argument(run: Run) -> None:
+    found = run("simulate")
+    assert (found.status, found.out, len(found.complaints)) == (2, "", 1)
+    assert "FILE" in found.err
+
+
 def test_options_of_a_trace_are_refused_for_a_scenario(run: Run, tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('{"timeline": []}')
     for option, words in (("--slots", ["--slots", "3"]), ("--requested-times", ["--requested-times"])):
