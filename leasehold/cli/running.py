@@ -268,6 +268,11 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
         "script": script,
         "speed": speed,
     }
+    from importlib.util import find_spec
+
+    # The emulator imports a library first that the extra `agent` installs too.
+    if find_spec("moto") is None:
+        raise ModuleNotFoundError("No module named 'moto'", name="moto")
     from leasehold_emulator.__main__ import main
 
     raise typer.Exit(main([f"--{name}={value}" for name, value in given.items() if value is not None]))

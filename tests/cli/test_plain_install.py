@@ -127,6 +127,12 @@ def test_commands_that_need_the_emulator_name_its_extra(tmp_path: Path) -> None:
         assert last.endswith("is not installed): pip install 'leasehold[server,emulator]'")
 
 
+def test_the_emulator_names_its_extra_where_no_extra_is_installed(tmp_path: Path) -> None:
+    ((status, out, err),) = run_commands(tmp_path, ABSENT, [["emulate-ec2"]])
+    wanted = f"{NEEDS}'emulator' (moto is not installed): pip install 'leasehold[server,emulator]'\n"
+    assert (status, out, err) == (1, "", wanted)
+
+
 def test_a_missing_module_that_no_extra_installs_gets_no_message_for_people() -> None:
     assert explain_missing(ModuleNotFoundError("No module named 'rich'", name="rich")) is None
 
