@@ -71,6 +71,13 @@ def test_a_command_of_a_sentence_exists(place: str) -> None:
     assert find_unknown(QUOTED[place]) == set()
 
 
+def test_a_request_with_resources_in_a_sentence_names_a_pool_or_a_system() -> None:
+    """Without one of them it is refused."""
+    requests = [text for text in QUOTED.values() if re.match(r"(reserve|run|submit) .*--cpus", text)]
+    assert requests
+    assert [text for text in requests if "--pool" not in text and "--system" not in text] == []
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_is_on_its_page(path: tuple[str, ...]) -> None:
     reported = [text for place, text in (TYPED | QUOTED).items() if place.startswith("docs/reference/cli.md")]
