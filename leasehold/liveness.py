@@ -19,13 +19,16 @@ from leasehold.client.redis.connection import explain_redis
 from leasehold.client.redis.own_transport import open_wire
 from leasehold.client.redis.transport import RequestTransport
 from leasehold.errors import BadCredentials, Unavailable
+from scheduler.ports import ViewUnavailableError
 from scheduler.protocol.loopback import open_local
 from scheduler.protocol.names import QUEUE_NAMES
+from scheduler.view.forecasts import KEPT_SECONDS, RedisForecasts
 from tasks.alive import read_sign, sing
 from tasks.clock import LATE_INTERVALS
 from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUE_NAMES, "beat", "foresight", "flower", "console", "metrics", "emulator")
+_NO_BROKER: Final = "broker.url: expected the URL of a Redis, got nothing"
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the server listens there
 
 
@@ -40,6 +43,8 @@ def find_trouble(process: str, settings: Settings, seconds: float) -> str | None
             return _find_late(process, "celery.beat_file", settings.celery.beat_file, usual, "sent")
         case "foresight":
             usual = LATE_INTERVALS * settings.foresight.interval
+            if settings.celery.alive_file is None:
+                return _find_old_forecasts(settings, usual)
             return _find_late(process, "celery.alive_file", settings.celery.alive_file, usual, "published")
         case "flower":
             return _find_silence(_url(settings.flower.host, settings.flower.port, "healthcheck"), seconds)
@@ -71,6 +76,21 @@ def _find_late(process: str, setting: str, file: str | None, usual: float, done:
     return sign.refusal or None
 
 
+def _find_old_forecasts(settings: Settings, usual: float) -> str | None:
+    """Return why no process `foresight` of the cluster works, by the age of the forecasts in the view."""
+    if settings.broker_url is None:
+        return _NO_BROKER
+    with closing(open_wire(settings)) as wire:
+        try:
+            found = RedisForecasts(wire.redis, settings.view.prefix).read_summary()
+        except (Unavailable, BadCredentials, ViewUnavailableError) as error:
+            return str(error)
+        if found is None:
+            return f"foresight has published nothing for {KEPT_SECONDS} s, or has not started"
+        age = wire.clock.now() - found.as_of
+    return f"foresight has published nothing for {age:.0f} s" if age > usual else None
+
+
 def _find_silence(url: str, seconds: float) -> str | None:
     try:
         with open_local(url, seconds) as answer:
@@ -86,7 +106,7 @@ def _url(host: str, port: int, page: str) -> str:
 
 def _find_idle_worker(queue: str, settings: Settings, seconds: float) -> str | None:
     if settings.broker_url is None:
-        return "broker.url: expected the URL of a Redis, got nothing"
+        return _NO_BROKER
     with closing(open_wire(settings)) as wire:
         try:
             return _await_canary(wire, queue, seconds) or _find_refusal(queue, settings)

@@ -19,6 +19,7 @@ from leasehold.cli.interrupts import list_ending
 from leasehold.cli.output import (
     BAD_INPUT,
     ERROR_PREFIX,
+    FAILED,
     INTERRUPTED,
     NO_RULES,
     CommandError,
@@ -184,7 +185,8 @@ def _detach(config: Path | None) -> None:
             text = log.read_text(errors="replace")
             lines = [line for line in text.splitlines() if line.strip() and "stopping" not in line]
             errors = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
-            raise CommandError("\n".join(errors or lines[-1:]) or f"the stack ended without a message: see {log}")
+            found = "\n".join(errors or lines[-1:]) or f"the stack ended without a message: see {log}"
+            raise CommandError(found, BAD_INPUT if process.returncode == BAD_INPUT else FAILED)
     process.terminate()
     raise CommandError(f"the stack is not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
 

@@ -212,8 +212,8 @@ def alive(
         str,
         typer.Argument(
             metavar="PROCESS",
-            help="Process to check: reservations, ticks, launch, health, terminate, beat, flower, console, metrics or"
-            " emulator.",
+            help="Process to check: reservations, ticks, launch, health, terminate, beat, foresight, flower, console,"
+            " metrics or emulator.",
             autocompletion=complete_processes,
         ),
     ],
@@ -221,8 +221,8 @@ def alive(
 ) -> None:
     """Check whether one process of this host works.
 
-    A worker must answer a message on its own queue, the process beat must have sent a task lately, a server must
-    answer. The exit status is 1 if the process fails its check.
+    A worker must answer a message on its own queue, beat must have sent a task and foresight forecasts lately, a
+    server must answer. The exit status is 1 if the process fails its check.
     """
     from leasehold.liveness import PROCESSES, find_trouble
 

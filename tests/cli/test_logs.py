@@ -169,9 +169,9 @@ def test_a_start_that_fails_prints_the_last_warning_of_each_process_without_pass
     assert "hunter2" not in second
 
 
-def test_a_detached_start_that_fails_prints_the_same_lines(run: Run, tmp_path: Path) -> None:
+def test_a_detached_start_that_fails_prints_the_same_lines_and_has_the_same_status(run: Run, tmp_path: Path) -> None:
     (tmp_path / "leasehold.toml").write_text("[ticks]\nintervall = 5\n\n[nothing]\n")
     found = run("up", "--detach")
-    assert found.status == 1
+    assert found.status == 2
     assert len(found.complaints) > 1
     assert all(line.startswith("leasehold: ") for line in found.complaints)

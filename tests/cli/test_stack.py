@@ -147,6 +147,7 @@ def test_a_stack_serves_heals_itself_and_leaves_nothing_behind(shell: Shell) -> 
     assert status.returncode == 0, status.stdout + status.stderr
     alive = shell.run("alive", "beat")
     assert (alive.returncode, alive.stdout) == (0, "beat is alive\n"), alive.stderr
+    await_(lambda: shell.run("alive", "foresight").returncode == 0, "the first forecasts")
     found = json.loads(status.stdout)
     assert found["leader"].startswith(f"{socket.gethostname()}:")
     assert set(found["urls"]) == {"broker", "flower", "console", "metrics", "emulator"}

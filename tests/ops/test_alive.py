@@ -19,8 +19,10 @@ import redis
 from celery.signals import after_task_publish
 
 from leasehold.liveness import PROCESSES
+from scheduler.model.forecasts import Foreseen
 from scheduler.protocol.clock import read_monotonic
 from scheduler.protocol.names import QUEUE_NAMES
+from scheduler.view.forecasts import RedisForecasts
 from tasks.alive import NEVER, WORKER_SECONDS, AliveFile
 from tasks.clock import record_sends
 from testbed.servers import open_redis, redis_server, redis_url
@@ -112,6 +114,20 @@ def test_an_answer_from_a_worker_on_another_host_does_not_count(
     assert found.complaints[0].endswith("on this host answered in 1.5 s, workers on elsewhere did")
 
 
+def test_without_a_file_foresight_is_alive_while_its_forecasts_are_new(
+    redis_url: str, worker_client: redis.Redis, ask: Ask
+) -> None:
+    forecasts = RedisForecasts(worker_client)
+    missing = ask("foresight", BROKER__URL=redis_url)
+    forecasts.publish(Foreseen(as_of=time.time() - 1000), b"")
+    old = ask("foresight", BROKER__URL=redis_url)
+    forecasts.publish(Foreseen(as_of=time.time()), b"")
+    assert ask("foresight", BROKER__URL=redis_url).out == "foresight is alive\n"
+    assert [found.status for found in (missing, old)] == [1, 1]
+    assert "foresight has published nothing for 600 s, or has not started" in missing.err
+    assert "foresight has published nothing for 1000 s" in old.err
+
+
 @pytest.mark.parametrize(
     ("process", "settings", "complaint"),
     [
@@ -119,7 +135,8 @@ def test_an_answer_from_a_worker_on_another_host_does_not_count(
         ("ticks", {}, "broker.url: expected the URL of a Redis, got nothing"),
         ("beat", {}, "celery.beat_file: expected the file that beat touches, got nothing"),
         ("beat", {"CELERY__BEAT_FILE": "nowhere"}, "beat has not started, because its file nowhere cannot be read"),
-        ("foresight", {}, "celery.alive_file: expected the file that foresight touches, got nothing"),
+        ("foresight", {}, "broker.url: expected the URL of a Redis, got nothing"),
+        ("foresight", {"BROKER__URL": UNREACHABLE}, "connecting to 127.0.0.1:1"),
         ("foresight", {"CELERY__ALIVE_FILE": "nowhere"}, "foresight has not started, because its file nowhere cannot"),
         ("emulator", {}, "aws.endpoint_url: expected the emulator's URL, got nothing"),
         (
