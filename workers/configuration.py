@@ -63,7 +63,8 @@ def find_configuration(path: Path | None = None) -> Path | None:
     named = path or os.environ.get(PATH_VARIABLE)
     if named:
         return Path(named)
-    return USUAL_PATH if USUAL_PATH.exists() else None
+    # A link whose target is missing is a file that cannot be read, and no reason for the defaults.
+    return USUAL_PATH if os.path.lexists(USUAL_PATH) else None
 
 
 def read_configuration(path: Path | None = None) -> Configuration:

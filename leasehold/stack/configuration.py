@@ -131,7 +131,7 @@ def configure(
     the emulator is needed and not installed.
     """
     named, usual = config or os.environ.get(PATH_VARIABLE), directory / USUAL_PATH
-    path = Path(named).absolute() if named else usual if usual.exists() else None
+    path = Path(named).absolute() if named else usual if os.path.lexists(usual) else None
     found = read_configuration(path) if path else None
     settings = found.settings if found else read_settings({})
     broker_url, redis_programs = _plan_redis(settings, folder)

@@ -158,6 +158,12 @@ def test_a_named_file_that_is_missing_is_reported_in_one_line(monkeypatch: pytes
         load_settings()
 
 
+def test_a_file_that_is_a_link_to_nothing_is_not_taken_for_no_file() -> None:
+    Path("leasehold.toml").symlink_to("nowhere")
+    with pytest.raises(InvalidInputError, match=r"leasehold\.toml: expected a file that can be read"):
+        read_configuration()
+
+
 def test_a_file_that_may_not_be_read_names_the_uid_that_has_to_read_it(tmp_path: Path) -> None:
     file = tmp_path / "leasehold.toml"
     file.touch(mode=0o000)
