@@ -21,6 +21,7 @@ from scheduler.model.rules import list_image_sources, merge_rules, read_rules
 from scheduler.operations.rules.apply import RulesChangedError, apply_rules
 from scheduler.operations.rules.images import Found, find_images
 from scheduler.operations.rules.preview import Preview, preview_rules
+from scheduler.ports import ViewUnavailableError
 from scheduler.store.opening import open_store
 from workers.configuration import load_settings, read_configuration
 from workers.ec2.patterns import find_refused
@@ -61,7 +62,7 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     not ask for confirmation. `as_json`: print JSON.
 
     Raises InvalidInputError if the file is wrong, StoreUnavailableError if the database cannot be reached, and
-    ViewUnavailableError if Redis fails after the commit. The file may be applied again after any of these errors.
+    CommandError if Redis fails after the commit. The file may be applied again after any of these errors.
     """
     configuration = read_configuration(path)
     prepare_market(configuration.settings, configuration.rules)
@@ -154,6 +155,9 @@ def _carry_out(
         version, changed = apply_rules(ports, document, source=source, expected=expected, images=images)
     except RulesChangedError as error:
         raise CommandError(str(error)) from None
+    except ViewUnavailableError as error:
+        # Only the announcement after the commit needs Redis.
+        raise CommandError(f"the rules are in force and are announced once Redis is back: {error}") from None
     finally:
         ports.store.close()
     result = {"version": version, "changed": changed, **(_describe(preview) if preview else {})}

@@ -179,6 +179,16 @@ def test_a_dry_run_needs_the_database_alone(database: str, run: Run, monkeypatch
     assert (found.status, len(found.complaints), version(database)) == (1, 1, 1)
 
 
+def test_without_redis_a_change_is_reported_as_applied(
+    database: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", "redis://127.0.0.1:1/0")
+    found = run("apply", "more.toml")
+    assert (found.status, found.out, version(database)) == (1, "", 2)
+    (line,) = found.complaints
+    assert line.startswith("leasehold: the rules are in force and are announced once Redis is back: Redis: ")
+
+
 @pytest.mark.parametrize("variable", ["slot", "launch_id"])
 def test_apply_prints_which_pools_launch_their_machines_one_by_one(
     database: str, run: Run, tmp_path: Path, variable: str
