@@ -536,13 +536,15 @@ def _print_slots(
 
 def _read_conditions(client: "Client", pool: str | None) -> "Conditions":
     from leasehold.client.models import Conditions
-    from leasehold.errors import NotAnswered
+    from leasehold.errors import NotAnswered, Unavailable
 
     try:
         return client.conditions(pool, timeout=WORKER_SECONDS)
     except NotAnswered:
         print_error("no worker answered: conditions are not shown")
-        return Conditions()
+    except Unavailable as error:
+        print_error(f"no worker was asked ({error}): conditions are not shown")
+    return Conditions()
 
 
 def _print(fields: Sequence[Field[Seen]], seen: Sequence[Seen], chosen: str, empty: str) -> None:

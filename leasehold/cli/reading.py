@@ -34,7 +34,7 @@ from leasehold.cli.output import (
     wrap,
 )
 from leasehold.cli.root import app, example
-from leasehold.errors import NotAnswered, Unknown
+from leasehold.errors import NotAnswered, Unavailable, Unknown
 from leasehold.texts.values import describe_event, name_source, show_levels, show_seconds, show_time
 from scheduler.protocol.faults import describe_unknown
 from scheduler.protocol.visible import make_visible
@@ -196,14 +196,13 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
         return client.explain(reservation)
     try:
         return client.suggest(reservation, timeout=WORKER_SECONDS)
-    except NotAnswered:
+    except (NotAnswered, Unavailable) as error:
+        why = "no worker answered" if isinstance(error, NotAnswered) else f"no worker was asked ({error})"
         try:
             found = client.explain(reservation)
         except Unknown:
-            raise CommandError(
-                f"no worker answered; in the view {describe_unknown('reservation', reservation)}"
-            ) from None
-        print_error("no worker answered: this is the result of the last tick, without the smallest change")
+            raise CommandError(f"{why}; in the view {describe_unknown('reservation', reservation)}") from None
+        print_error(f"{why}: this is the result of the last tick, without the smallest change")
         return found
 
 

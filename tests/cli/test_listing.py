@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+import redis
 import yaml
 from hypothesis import given
 from hypothesis import strategies as some
@@ -284,6 +285,27 @@ def test_explain_prints_time_and_reason_of_an_end(stack: FakeIntake, run: Run) -
     assert lines[0] == "build-0 is failed (slot_gone)"
     assert lines[1].startswith("ended: 20")
     assert lines[1].endswith("ago), slot_gone")
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "missing"),
+    [
+        (["slots"], "linux-1", "conditions are not shown"),
+        (["explain", "build-10"], "pool linux has 3 slots", "this is the result of the last tick"),
+    ],
+)
+def test_a_redis_that_takes_no_message_is_read_all_the_same(
+    stack: FakeIntake, run: Run, redis_client: redis.Redis, words: list[str], shown: str, missing: str
+) -> None:
+    redis_client.config_set("maxmemory", 1)
+    try:
+        found = run(*words)
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    assert (found.status, shown in found.out) == (0, True)
+    (line,) = found.complaints
+    assert line.startswith("leasehold: no worker was asked (Redis at ")
+    assert missing in line
 
 
 def test_explain_reads_a_reservation_that_left_the_view_by_a_worker(stack: FakeIntake, run: Run) -> None:
