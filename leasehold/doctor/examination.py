@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from leasehold.canaries import Canaries, Probe
 from leasehold.client.discovery import find_running
@@ -203,9 +203,11 @@ def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
             lengths = probe.queue_lengths()
             canaries.send(expires=seconds)
         except LeaseholdError as error:
-            yield from (
-                failure(f"queue {queue}", str(error), "Let this user push to the queues.") for queue in QUEUE_NAMES
-            )
+            if isinstance(error.__cause__, ResponseError) and not isinstance(error.__cause__, NoPermissionError):
+                remedy = "Let Redis take writes: as a primary with memory left (`INFO replication`, `INFO memory`)."
+            else:
+                remedy = "Let this user push to the queues."
+            yield from (failure(f"queue {queue}", str(error), remedy) for queue in QUEUE_NAMES)
             return
         took = canaries.wait(seconds)
         yield from (judge_queue(queue, lengths[queue], took.get(queue), seconds) for queue in QUEUE_NAMES)

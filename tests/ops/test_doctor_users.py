@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.doctor.examination import look_at_redis
+from leasehold.doctor.examination import look_at_queues, look_at_redis
 from leasehold.doctor.rules import Finding
 from scheduler.view.connection import make_redis
 from testbed.servers import redis_server, redis_url
 from tests.redis_roles import RedisWithRoles
+from workers.setting_types import SecretText
+from workers.settings import BrokerSettings, Settings
 
 __all__ = ["redis_server", "redis_url"]
 
@@ -59,6 +61,22 @@ def test_a_missing_right_is_a_warning_with_the_necessary_question(roles: RedisWi
     )
     assert found["redis clock"].text == "could not be read as this user: producer may not use TIME"
     roles.read_refusals()
+
+
+def test_the_remedy_for_queues_depends_on_why_redis_takes_no_message(roles: RedisWithRoles, redis_url: str) -> None:
+    def find_remedies(url: str) -> set[str]:
+        found = look_at_queues(Settings(broker=BrokerSettings(url=SecretText(url))), 5)
+        return {finding.remedy for finding in found if finding.outcome == "failure"}
+
+    assert find_remedies(roles.url("producer")) == {"Let this user push to the queues."}
+    roles.read_refusals()
+    with make_redis(redis_url) as administrator:
+        administrator.config_set("maxmemory", 1)
+        try:
+            (remedy,) = find_remedies(redis_url)
+        finally:
+            administrator.config_set("maxmemory", 0)
+    assert remedy.startswith("Let Redis take writes")
 
 
 def test_a_default_user_without_a_password_is_a_warning_in_spite_of_other_users(redis_url: str) -> None:
