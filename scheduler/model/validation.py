@@ -53,6 +53,7 @@ _A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'
 _A_LENGTH = 'a duration > 0 (seconds, or like "30s", "15m", "1h")'
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*")
+A_NAME = f"a name (letters, digits and ._:@/+-, at most {MOST_NAME} characters)"
 
 
 def is_text_like(pattern: str) -> Callable[[object], bool]:
@@ -135,9 +136,14 @@ def _five(value: object, check: Callable[[object], float], what: str) -> tuple[f
     return (*map(check, value), *([0.0] * (_LEVELS - len(value))))
 
 
+def is_name(value: object) -> TypeGuard[str]:
+    """Return whether the value may be the id of a reservation, slot, pool or account."""
+    return isinstance(value, str) and len(value) <= MOST_NAME and _NAME.fullmatch(value) is not None
+
+
 def _name(value: object) -> str:
-    if not isinstance(value, str) or len(value) > MOST_NAME or not _NAME.fullmatch(value):
-        raise expected(f"a name (letters, digits and ._:@/+-, at most {MOST_NAME} characters)")
+    if not is_name(value):
+        raise expected(A_NAME)
     return value
 
 

@@ -69,5 +69,5 @@ def make_call(verb: str, document: Mapping[str, Any]) -> Call:
 
 
 def quote_id(name: str) -> str:
-    """Return an id as one segment of a path: a slash in it becomes %2F."""
-    return quote(name, safe=":@")
+    """Return an id as one segment of a path: a slash in it becomes %2F, and half a character a "?", which no id has."""
+    return quote(name, safe=":@", errors="replace")

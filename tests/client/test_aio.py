@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -195,3 +196,15 @@ def test_a_task_that_is_cancelled_while_it_leaves_releases_its_lease(intake: Fak
 
     asyncio.run(play())
     assert intake.verbs()[-1] == "release"
+
+
+def test_a_read_of_what_can_be_no_id_disturbs_no_read_that_travels_with_it(intake: FakeIntake) -> None:
+    async def play() -> None:
+        intake.publish(a_row("r1"))
+        async with opened(intake) as client:
+            odd: Any = [None, "a\ud800"]
+            found, *others = await asyncio.gather(*map(client.get, ["r1", *odd]))
+            assert found is not None
+            assert (found.id, others) == ("r1", [None, None])
+
+    asyncio.run(play())

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -11,8 +12,10 @@ import redis
 
 from leasehold import Client, Ended, NotAnswered, Refused, Unavailable, Unknown
 from scheduler.model.accounts import Account
+from scheduler.model.faults import show
 from scheduler.model.run_times import RunTimes as StoredRunTimes
 from scheduler.model.transitions import SlotState
+from scheduler.model.validation import A_NAME
 from scheduler.model.waits import Reason, Waits
 from scheduler.operations.change_set import describe_row as describe_stored
 from tests.builders import a_lease, a_slot
@@ -389,3 +392,46 @@ def test_a_reservation_without_an_expiry_is_not_renewed(intake: FakeIntake, clie
     with pytest.raises(NotAnswered, match="still pending"):
         client.wait("r1", timeout=0.3, renew=True)
     assert intake.verbs() == []
+
+
+NO_IDS = ["a\ud800", "", ".", "..", "a b", "a\nb", "x" * 70_000]
+"""Texts that no reservation and no slot may have as its id. The first one has half a character."""
+
+
+@pytest.mark.parametrize("name", NO_IDS)
+def test_a_text_that_can_be_no_id_is_unknown(intake: FakeIntake, client: Client, name: str) -> None:
+    intake.publish(a_row("r1"))
+    assert (client.get(name), client.slot(name), client.etas([name, "r1"])) == (None, None, {})
+    with pytest.raises(Unknown):
+        client.explain(name)
+
+
+@pytest.mark.parametrize("name", NO_IDS)
+def test_a_request_about_a_text_that_can_be_no_id_is_refused(intake: FakeIntake, client: Client, name: str) -> None:
+    intake.handler = lambda _verb, _document: {
+        "ok": False,
+        "errors": [{"index": 0, "path": "reservation", "expected": A_NAME, "got": show(name)}],
+    }
+    for request in (client.release, client.cancel, client.absent, client.suggest):
+        with pytest.raises(Refused, match="reservation: expected a name"):
+            request(name)
+    assert client.ask("cancel", {"reservation": name})["errors"][0]["path"] == "reservation"
+
+
+def test_a_filter_with_half_a_character_finds_nothing(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1"))
+    assert (len(client.list(tags={"a\ud800": "b\ud800"})), len(client.run_times(job="a\ud800"))) == (0, 0)
+
+
+def test_a_wait_for_a_text_that_can_be_no_id_disturbs_no_other(
+    intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.client.waiting.UNKNOWN_SECONDS", 0.5)
+    intake.publish(a_row("r1"))
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(client.wait, "r1", "ended", 20)
+        for name in NO_IDS:
+            with pytest.raises(Unknown):
+                client.wait(name, timeout=10)
+        intake.publish(a_row("r1", phase="released", version=2))
+        assert found.result().phase == "released"

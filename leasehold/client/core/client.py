@@ -43,8 +43,10 @@ from leasehold.client.rules import RuleRequests
 from leasehold.client.stack_access import Ways, open_access
 from leasehold.client.submitting import ITEMS_A_REQUEST, read_answers, split_items, with_id
 from leasehold.client.waiting import Ask, Explain, Look, Pause, PhaseWait, Renew, Step
-from leasehold.errors import Fault, LeaseholdError, Refused, Unavailable, read_faults
+from leasehold.errors import Fault, LeaseholdError, Refused, Unavailable, Unknown, read_faults
 from scheduler.model.faults import one_of, show
+from scheduler.model.validation import is_name
+from scheduler.protocol.faults import describe_unknown
 from scheduler.protocol.masking import show_url
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class CoreClient(Commands, RuleRequests):
     def _attach(self, ways: Ways) -> None:
         self._wire, self._reader = ways
         self._gathering = Gathering(self._wire)
-        self._rows = Gathered(self._reader.find_joined)
+        self._rows = Gathered(self._find_rows)
         self._waits = Gathered(self._find_waits)
         self._stored_keys = Gathered(self._list_keys)
         self._hosts = AsyncHosts(self._wire, self._reader, self.timeout)
@@ -282,7 +284,7 @@ class CoreClient(Commands, RuleRequests):
 
     async def slot(self, slot: str) -> Slot | None:
         """Return the slot with this id, or None if the view does not have it."""
-        return (await self._reader.find_slots([slot]))[0]
+        return (await self._reader.find_slots([slot]))[0] if is_name(slot) else None
 
     async def accounts(self) -> Table[Account]:
         """Return the quota accounts of the view, sorted by name. Their balances are those of the last charge."""
@@ -300,7 +302,7 @@ class CoreClient(Commands, RuleRequests):
         95 %. `as_of`: the time of the forecast. `unknown`: why there is none. Reservations that no forecast contains
         are missing.
         """
-        return await self._reader.find_etas([*reservations])
+        return await self._reader.find_etas([*filter(is_name, reservations)])
 
     async def foresight(self) -> dict[str, Any]:
         """Return how well forecasts of starts were kept: `as_of`, `plays`, `seconds` and `qualities`, with a table for
@@ -317,6 +319,8 @@ class CoreClient(Commands, RuleRequests):
         """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
         the view does not have the reservation.
         """
+        if not is_name(reservation):
+            raise Unknown(describe_unknown("reservation", reservation))
         return await self._reader.explain(reservation)
 
     async def suggest(self, reservation: str, *, timeout: float | None = None) -> Explanation:
@@ -498,6 +502,12 @@ class CoreClient(Commands, RuleRequests):
             await self._reader.list_reservations(None, {name: value}, {})
             or (name == "pool" and await self._reader.list_slots(value, None))
         )
+
+    async def _find_rows(self, ids: builtins.list[str], expected: Collection[str]) -> builtins.list[Joined]:
+        # One read is for many callers. It must not fail because one of them asks for what can be no id.
+        names = [*filter(is_name, ids)]
+        found = dict(zip(names, await self._reader.find_joined(names, expected), strict=True)) if names else {}
+        return [found.get(each, Joined(None)) for each in ids]
 
     async def _find_waits(self, ids: builtins.list[str], _expected: Collection[str]) -> builtins.list[LastWait]:
         return await self._reader.find_waits(ids)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 import msgspec
@@ -147,7 +147,8 @@ class HttpChannel:
         request = self._client.build_request(
             method,
             f"{self._base}{path}",
-            params=query,
+            # Half a character reaches the server as characters that no name has.
+            params=urlencode(query, doseq=True, errors="surrogatepass") if query else None,
             content=None if body is None else _encode(body),
             headers=own,
             timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),

@@ -17,6 +17,7 @@ from leasehold.client.marks import mark_row
 from leasehold.client.models import HostHint, LeaseKey
 from leasehold.client.ports import Flag, Joined, Notices
 from leasehold.errors import LeaseholdError
+from scheduler.model.validation import is_name
 from scheduler.protocol.http_routes import MOST_MARKS, quote_id
 
 POLL_SECONDS: Final = 20.0
@@ -67,7 +68,7 @@ class RowNotices(Notices):
 
     @override
     def note(self, name: str, seen: Joined) -> None:
-        if name not in self._flags:
+        if name not in self._flags or not is_name(name):
             return
         mark, known = mark_row(seen), self._marks.get(name)
         self._marks[name] = mark

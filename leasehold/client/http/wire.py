@@ -21,7 +21,9 @@ from leasehold.client.http.notices import HostNotices, RowNotices
 from leasehold.client.http.reader import read_joined
 from leasehold.client.ports import Answered, Joined, Wire, is_run_unknown
 from leasehold.errors import Fault, NotAnswered, Refused, Unavailable, read_faults
-from scheduler.protocol.http_routes import REQUEST_HEADER, make_call, quote_id
+from scheduler.model.faults import show
+from scheduler.model.validation import A_NAME, is_name
+from scheduler.protocol.http_routes import REQUEST_HEADER, ROUTES, make_call, quote_id
 
 if TYPE_CHECKING:
     from leasehold.canaries import Probe
@@ -70,6 +72,11 @@ class HttpWire(Wire):
         has_row: bool = False,
     ) -> Answered:
         given = {"request": request, **document} if request else document
+        field = None if "items" in document or verb not in ROUTES else ROUTES[verb].field
+        if field is not None and not is_name(name := document.get(field)):
+            # No path of a URL can have it, so the server would answer about another resource.
+            fault = {"index": 0, "path": field, "expected": A_NAME, "got": show(name)}
+            return Answered({"ok": False, "errors": [fault]})
         answer = await _Question(self.channel, verb, given, timeout, has_row=has_row).ask()
         row = answer.get("row")
         if isinstance(row, dict):

@@ -27,7 +27,13 @@ class Lines:
 
     def __init__(self, url: str) -> None:
         self._maker = ConnectionPool.from_url(
-            url, socket_timeout=None, socket_connect_timeout=CONNECT_SECONDS, socket_keepalive=True, protocol=2
+            url,
+            socket_timeout=None,
+            socket_connect_timeout=CONNECT_SECONDS,
+            socket_keepalive=True,
+            protocol=2,
+            # Half a character in an id becomes "?", which no id has.
+            encoding_errors="replace",
         )
         self.left, self.may_check, self.is_closed = 0, True, False
         self.on_left: list[Callable[[], None]] = []
