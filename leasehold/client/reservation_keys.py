@@ -14,12 +14,13 @@ import secrets
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from leasehold.errors import Fault, Refused
+from scheduler.model.validation import is_name
 
 KEYS_VARIABLE: Final = "LEASEHOLD_KEYS"
 KEPT_SECONDS: Final = 90 * 86400.0
@@ -83,16 +84,23 @@ class Keys:
             for index, each in enumerate(documents)
             if "key" in each and not (isinstance(each["key"], str) and _KEY.fullmatch(each["key"]))
         ]
+        wrong += [
+            Fault(index, "key_hash", "either a key or its hash", "both")
+            for index, each in enumerate(documents)
+            if {"key", "key_hash"} <= each.keys()
+        ]
         if wrong:
             raise Refused(wrong)
-        given = {each["id"]: each["key"] for each in documents if _has_texts(each, "id", "key")}
+        # No key is stored for another id, which the stack refuses.
+        named = [each for each in documents if is_name(each["id"])]
+        given = {each["id"]: each["key"] for each in named if "key" in each}
         for name, key in given.items():
             self.put(name, key)
-        bare = [each["id"] for each in documents if _has_texts(each, "id") and not each.keys() & {"key", "key_hash"}]
+        bare = [each["id"] for each in named if not each.keys() & {"key", "key_hash"}]
         keys = (self.make(bare) if bare and self._makes else {}) | given
         hidden = []
         for each in documents:
-            key = None if "key_hash" in each else keys.get(str(each["id"]))
+            key = None if "key_hash" in each else keys.get(str(each["id"]), each.get("key"))
             bare_fields = {name: value for name, value in each.items() if name != "key"}
             hidden.append(each if key is None else {**bare_fields, "key_hash": hash_key(key)})
         return hidden
@@ -129,13 +137,6 @@ class Keys:
             _create(path)
         _check_private(path)
         return sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-
-
-def _has_texts(document: Mapping[str, Any], *names: str) -> bool:
-    """Return whether each of these fields of the document has a text as its value. If not, the client makes no key for
-    the document, and the stack refuses the document with a better message.
-    """
-    return all(isinstance(document.get(name), str) for name in names)
 
 
 def _create(path: Path) -> None:

@@ -112,9 +112,22 @@ def test_a_document_with_a_hash_keeps_it(client: Client, intake: FakeIntake) -> 
     assert client.find_key("own") is None
 
 
-def test_an_invalid_id_is_sent_unchanged(tmp_path: Path) -> None:
-    documents = [{"id": 5, "system": "s"}]
+@pytest.mark.parametrize("name", [5, "a\ud800"])
+def test_an_invalid_id_is_sent_unchanged(tmp_path: Path, name: object) -> None:
+    documents = [{"id": name, "system": "s"}]
     assert Keys(tmp_path / "keys").hide(documents) == documents
+
+
+@pytest.mark.parametrize("name", [5, "a\ud800", None])
+def test_the_key_of_an_invalid_id_is_not_sent(tmp_path: Path, name: object) -> None:
+    document = {"id": name, "key": "k" * 43}
+    assert Keys(tmp_path / "keys").hide([document]) == [{"id": name, "key_hash": digest("k" * 43)}]
+
+
+def test_a_key_beside_a_hash_is_refused_before_it_is_sent(client: Client, intake: FakeIntake) -> None:
+    with pytest.raises(Refused, match="expected either a key or its hash"):
+        client.submit({"id": "r1", "system": "s", "key": "k" * 43, "key_hash": digest("x")})
+    assert intake.seen == []
 
 
 @pytest.mark.parametrize("key", [5, "short", "k" * 201, "k" * 31 + " ", "é" * 43])
