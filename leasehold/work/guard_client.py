@@ -139,6 +139,8 @@ class GuardClient:
         self._folder = folder
         self._socket: socket.socket | None = None
         self._received = b""
+        self._early: list[GuardEvent] = []
+        """Events that have arrived with the list of commands, and after it."""
         self._wake, self._waker = os.pipe()
         for descriptor in (self._wake, self._waker):
             os.set_blocking(descriptor, False)
@@ -205,10 +207,12 @@ class GuardClient:
         self.send({"do": "list"})
         until = time.monotonic() + _ANSWER_SECONDS
         while (left := until - time.monotonic()) > 0:
-            for each in self.wait(left):
+            events = self.wait(left)
+            for index, each in enumerate(events):
                 if isinstance(each, Listed):
                     if each.version != guard.VERSION:
                         raise GuardLost(f"the guard of {self._folder} has version {each.version}, not {guard.VERSION}")
+                    self._early = events[index + 1 :]
                     return each
         raise GuardSilent("the guard does not answer")
 
@@ -224,6 +228,9 @@ class GuardClient:
 
     def wait(self, seconds: float) -> list[GuardEvent]:
         """Wait for events, for `seconds` at most or until `wake` is called. Raises GuardLost if the guard has ended."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
         watched: list[int | socket.socket] = [self._wake, *([] if self._socket is None else [self._socket])]
         ready, _, _ = select.select(watched, [], [], max(seconds, 0.0))
         if self._wake in ready:
@@ -263,7 +270,7 @@ class GuardClient:
     def disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
-            self._socket = None
+            self._socket, self._early = None, []
 
     def close(self) -> None:
         self.disconnect()

@@ -5,9 +5,10 @@ import os
 import pwd
 import resource
 import signal
+import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -386,6 +387,29 @@ def test_an_acknowledged_command_is_forgotten(host: GuardedHost) -> None:
     host.await_end("c")
     host.send("ack", "c")
     assert host.reconnect() == {}
+
+
+def test_an_end_that_arrives_with_the_list_is_not_lost(
+    host: GuardedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.run("c", ["sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.01; done"])
+    send = host.client.send
+
+    def send_and_end(request: Mapping[str, Any]) -> None:
+        send(request)
+        assert host.client._socket is not None
+        connected = host.client._socket
+
+        def peek() -> bytes:
+            return connected.recv(65_536, socket.MSG_PEEK)
+
+        wait_for(lambda: b'"list"' in peek(), "the list")
+        (tmp_path / "go").touch()
+        wait_for(lambda: b'"exited"' in peek(), "the end")
+
+    monkeypatch.setattr(host.client, "send", send_and_end)
+    assert host.reconnect()["c"].outcome is None
+    assert host.await_end("c").code == 0
 
 
 @pytest.mark.parametrize("line", [b"x", b"{}", b'{"do": "fly", "id": "c"}', b'{"do": "ack"}', b"[1]"])
