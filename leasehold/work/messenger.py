@@ -222,16 +222,23 @@ class Messenger:
             self._jobs.changed.notify_all()
 
     def _report_to(self, jobs: Sequence[Job], request: Callable[[], Mapping[LeaseKey, Refused]]) -> Sequence[Job]:
-        """Send a request about jobs. Return those that were answered; a refusal is an answer too."""
+        """Send a request about jobs. Return those that were answered; a refusal is an answer too, unless it is one of
+        the sender, whose key may be valid later.
+        """
+        is_of_sender = False
         try:
             refused = request()
         except Refused as error:
             refused = {each.key: error for each in jobs}
+            is_of_sender = any(each.path in {"signature", "principal"} for each in error.errors)
         except LeaseholdError:
             self._put_off(jobs, is_silent=True)
             return ()
         for key, refusal in refused.items():
             self._jobs.report_once(key, "refused", why=str(refusal))
+        if is_of_sender:
+            self._put_off(jobs)
+            return ()
         with self._jobs.lock:
             for job in jobs:
                 job.is_alone = False

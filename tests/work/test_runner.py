@@ -406,6 +406,17 @@ def test_a_refused_outcome_is_not_reported_again(make: Make, is_whole: bool) -> 
     assert host.scheduler.count("exited") == 1
 
 
+@pytest.mark.parametrize("path", ["signature", "principal"])
+def test_an_outcome_is_reported_again_while_the_sender_is_refused(make: Make, path: str) -> None:
+    host = make()
+    host.scheduler.refusals["exited"] = refuse(path, "forbidden")
+    key = host.scheduler.lease("r1", ["sh", "-c", "exit 4"])
+    host.await_that(lambda: host.scheduler.count("exited") >= 2, "another report")
+    host.scheduler.refusals.clear()
+    assert host.await_outcome(key).exit_code == 4
+    assert len(host.list_events("refused")) == 1
+
+
 @pytest.mark.parametrize(
     "spoiled",
     [
