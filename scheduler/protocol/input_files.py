@@ -32,7 +32,7 @@ def read_input(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def read_input_text(path: Path, most: int = MOST_BYTES) -> str:
-    """Return the text of a file in UTF-8, with line feeds at the ends of lines. Raise OSError as `read_input` does, and
-    UnicodeDecodeError for another encoding.
+    """Return the text of a file in UTF-8, without a byte order mark and with line feeds at the ends of lines. Raise
+    OSError as `read_input` does, and UnicodeDecodeError for another encoding.
     """
-    return read_input(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    return read_input(path, most).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

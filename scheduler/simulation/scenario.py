@@ -413,7 +413,7 @@ def load_scenario(path: Path) -> Scenario:
     """Read and check a scenario file, JSON or TOML. Raises InvalidInputError with one line for the first fault."""
     try:
         text = read_input_text(path, MOST_BYTES)
-        document = parse_toml(text) if path.suffix == ".toml" else parse_json(text)
+        document = parse_toml(text) if path.suffix.lower() == ".toml" else parse_json(text)
     except OSError as error:
         raise fault(str(path), "a file that can be read", error.strerror or "nothing") from None
     except (ValueError, RecursionError) as error:  # no JSON, no TOML, no UTF-8, a number of thousands of digits

@@ -232,6 +232,13 @@ def test_a_file_that_is_not_json_is_refused_with_its_name(name: str, tmp_path: P
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["one.json", "one.JSON", "one.toml", "ONE.TOML"])
+def test_a_file_may_have_a_byte_order_mark_and_an_ending_in_capitals(name: str, tmp_path: Path) -> None:
+    text = "until = 5" if name.lower().endswith(".toml") else '{"until": 5}'
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert load_scenario(tmp_path / name).until == 5
+
+
 def test_of_several_faults_only_the_first_is_reported() -> None:
     """Bad input ends with one line."""
     document = a_scenario(act(0, "outage", {}), pool={"boot_timeout": -1, "max_slot": 3})
