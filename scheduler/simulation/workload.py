@@ -32,6 +32,8 @@ LONGEST_LINE = 65_536
 SHOWN_CHARACTERS = 40
 MOST_SECONDS = 1e10
 """The most seconds of a submit time, run time or requested time (317 years)."""
+MOST_USER = 1e15
+"""Ids of users are below this number: beyond it two of them may be the same number, or too long for an account."""
 
 
 class TraceError(ValueError):
@@ -249,6 +251,8 @@ def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job
         raise place.error("a submit time >= 0", f"{submit_seconds:g}")
     if submit_seconds > MOST_SECONDS:
         raise place.error(f"a submit time of at most {MOST_SECONDS:.0e} s", f"{submit_seconds:g}")
+    if numbers[11] >= MOST_USER:
+        raise place.error(f"a user below {MOST_USER:.0e}", f"{numbers[11]:g}")
     return Job(
         number=int(numbers[0]),
         submit_seconds=submit_seconds,

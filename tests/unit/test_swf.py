@@ -167,6 +167,8 @@ def test_a_byte_order_mark_is_no_part_of_the_log(tmp_path: Path, rows: tuple[str
         (a_row(submit=2e10), "expected a submit time of at most 1e+10 s, got 2e+10"),
         (a_row(run=1e300), "expected a run time of at most 1e+10 s, got 1e+300"),
         (a_row(requested=1e13), "expected a requested time of at most 1e+10 s, got 1e+13"),
+        # a user that no account can be named by
+        (a_row(user="9" * 200), "expected a user below 1e+15, got 1e+200"),
         # no processors
         (a_row(processors=0), "expected a whole number of processors >= 1, got 0"),
         (a_row(processors=-1, asked_processors=-1), "expected a whole number of processors >= 1, got -1"),
