@@ -50,7 +50,7 @@ class Combination:
 
 def read_choices(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the values of each key from texts like `queue=fifo,size`. Raises InvalidInputError for a text of another
-    form, an unknown key, and a key that is given twice.
+    form, an unknown key, a key without effect in traces, and a key that is given twice.
     """
     found: dict[str, tuple[str, ...]] = {}
     for word in words:
@@ -61,6 +61,8 @@ def read_choices(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
         if "." not in name and name not in SchedulerKeys.model_fields:
             near = suggest(name, SchedulerKeys.model_fields)
             raise fault("--compare", f"a key of [scheduler]{near}, or a path like pools.NAME.KEY", name)
+        if name.rpartition(".")[2] == "share_cores":
+            raise fault("--compare", "no share_cores, which is off in traces", word)
         if name in found:
             raise fault("--compare", "each key once", name)
         found[name] = values

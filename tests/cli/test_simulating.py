@@ -224,6 +224,7 @@ def test_a_play_that_never_ends_is_named(run: Run, tmp_path: Path) -> None:
         ),
         (("--compare", "queue=fifo", "queue=size"), '--compare: expected each key once, got "queue"'),
         (("--compare", "pools.lab.max_slots=3"), "--compare pools.lab.max_slots: expected "),
+        (("--compare", "share_cores=true,false"), "--compare: expected no share_cores, which is off in traces"),
         (("queue=fifo",), "expected further arguments only after --compare, got queue=fifo"),
         (("--elastic-share", "2"), "Invalid value for '--elastic-share'"),
         (("--requested-times=no",), "--requested-times: expected one of expected, limit, got 'no'"),
