@@ -16,7 +16,7 @@ import msgspec
 
 from scheduler.explain.conditions import describe_account, describe_pool, forecast
 from scheduler.explain.search import describe_amounts, describe_labels, list_components, required_labels
-from scheduler.model.decisions import Assign, Grant, Launch, Placement, Plan
+from scheduler.model.decisions import Assign, Grant, Launch, Placement, Plan, Start
 from scheduler.model.launch_backoff import Kind
 from scheduler.model.reservations import Component, Reservation, is_on_hold
 from scheduler.model.resources import SLACK, Labels, Resources, subtract
@@ -38,7 +38,7 @@ from scheduler.policy.queueing.starvation_guard import has_waited_too_long
 from scheduler.policy.quota.step import charge, lacks_quota
 from scheduler.policy.scaling.launch import TrialLaunch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.offerings import list_choices
+from scheduler.policy.scaling.offerings import find_own_choice, list_choices, list_resized
 
 # The state of a scheduling cycle after a plan: its slots with the leases and launches of the plan. Conditions can be
 # tested on the capacity that is left.
@@ -46,8 +46,8 @@ from scheduler.policy.scaling.offerings import list_choices
 
 def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleState, LaunchLimits]:
     """Return two things: (1) the state of a cycle after its repairs and charges, with the leases that the plan
-    `planned` assigns and grants; (2) the limits on launches in this cycle, with the launches that the plan makes for
-    reservations.
+    `planned` assigns and grants; (2) the limits on launches in this cycle, with the launches and starts that the plan
+    makes for reservations.
     """
     cache = PlanCache()
     cache.follow(view)
@@ -67,6 +67,11 @@ def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleSt
         if isinstance(decision, Launch) and decision.reason == "demand":
             [choice] = [each for each in list_choices(rules.pools[decision.pool]) if each.key == decision.offering]
             limits.launch(decision.pool, choice, "demand", decision.account)
+        elif isinstance(decision, Start) and decision.reason == "demand":
+            slot_info = cycle.slot_infos[decision.slot]
+            choices = (find_own_choice(slot_info), *list_resized(slot_info))
+            choice = next(each for each in choices if each.key == decision.offering)
+            limits.start(decision.pool, slot_info, choice, "demand", decision.account)
     return cycle, limits
 
 

@@ -11,6 +11,7 @@ from scheduler.explain import matrix
 from scheduler.explain.matrix import CODE_OF, Condition, Findings, Queued, examine, replay
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import Plan
+from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.view import Row, View
 from scheduler.model.waiting_codes import WAITING_CODES, WaitingCode
 from scheduler.policy.plan import plan
@@ -165,6 +166,25 @@ def test_what_the_queue_ahead_takes_in_this_tick_is_not_free() -> None:
     ]
     _, conditions = find_conditions(look(rows, {"pools": {"linux": HOSTS}}))["b"]
     assert conditions["free_capacity"].evidence.endswith("the ready slot with most free has 1")
+
+
+@pytest.mark.parametrize("resumes_as", ["big", "huge"])
+def test_a_stopped_slot_that_the_tick_starts_is_in_flight_and_counts_for_budgets(resumes_as: str) -> None:
+    offerings = [
+        {"name": name, "market": "on-demand", "price": price, "resources": {"cpus": 4}}
+        for name, price in (("big", 1), ("huge", 1.25))
+    ]
+    pool = a_pool(max_slots=1, stopped_slots=1, resize_stopped=True, offerings=offerings)
+    tier = a_slot("linux-1", state="stopped", offering="big", market="on-demand", price=1.0, resources={"cpus": 4})
+    rows: list[Row] = [tier, a_reservation("r1")]
+    if resumes_as == "huge":
+        identity = hold_id("linux", "capacity", "big")
+        rows.append(Hold(id=identity, pool="linux", subject="big", kind="capacity", until=NOW + 60, refused_at=NOW - 1))
+    rules = {"pools": {"linux": pool}, "budgets": {"b": {"per_hour": 2, "action": "stop"}}}
+    queued, conditions = find_conditions(look(rows, rules))["r1"]
+    assert queued.code == "booting"
+    assert conditions["slots_started"].evidence.endswith(": 0 ready, 1 in flight")
+    assert f", {1.25 if resumes_as == 'huge' else 1:.2f} run" in conditions["budget"].evidence
 
 
 def test_a_declined_slot_with_room_is_named() -> None:
