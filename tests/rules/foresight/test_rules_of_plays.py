@@ -300,3 +300,5 @@ def test_the_start_is_unknown_if_a_budget_may_refuse_some_offerings() -> None:
     assert ask(elastic_rules(prices=(1.0, 2.0), budgets={"b": {"per_hour": 8.0}}), wants("w")) == {"w": ""}
     # Machines without a known price are launched whatever is left.
     assert play(elastic_rules(prices=(0.0,), budgets={"b": {"per_hour": 2.0}}), wants("w")) == {"w": 120.0}
+    # So are those of a pool without offerings.
+    assert play(elastic_rules(prices=(), budgets={"b": {"per_hour": 2.0}}), wants("w")) == {"w": 120.0}
