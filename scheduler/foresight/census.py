@@ -29,7 +29,7 @@ from scheduler.model.accounts import Account
 from scheduler.model.budgets import NO_SPENDING, NOTHING_SPENT, Budget, Spent, find_allowed
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_on_hold, make_shape
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.run_times import list_classes
 from scheduler.model.slots import Slot
@@ -38,6 +38,7 @@ from scheduler.model.view import View
 from scheduler.policy.capacity.fits import capacity_of
 from scheduler.policy.capacity.requests import Demand, Demands, InstanceRequest
 from scheduler.policy.queueing.order import count_required, find_first_size
+from scheduler.policy.scaling.offerings import list_choices, list_configured
 
 # The limits on all launches together: `max_slots` of the scheduler, and budgets in dollars.
 
@@ -106,7 +107,7 @@ class _Group:
     number: int
     pool: str
     capacity: Resources | None
-    labels: dict[str, str]
+    labels: Labels
     names: tuple[str, ...]
     """The resources of a vector of the group; the number of leases follows them."""
     whole: Vector
@@ -302,12 +303,10 @@ class Census:
         return self._make_group(slot.pool, pool, capacity, slot.labels)
 
     def _find_first_group(self, name: str, pool: Pool) -> _Group:
-        offering = next(iter(pool.offerings), None)
-        resources = pool.resources if offering is None else offering.resources
-        labels = dict(offering.labels or {}) if offering is not None else {}
-        return self._make_group(name, pool, resources, labels)
+        choice = (list_choices(pool) or list_configured(pool))[0]
+        return self._make_group(name, pool, choice.capacity, choice.labels)
 
-    def _make_group(self, name: str, pool: Pool, capacity: Resources | None, labels: dict[str, str]) -> _Group:
+    def _make_group(self, name: str, pool: Pool, capacity: Resources | None, labels: Labels) -> _Group:
         amounts = capacity or {}
         key = (name, frozenset(amounts.items()), frozenset(labels.items()))
         group = self._groups.get(key)

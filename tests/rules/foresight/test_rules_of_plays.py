@@ -255,6 +255,27 @@ def test_machines_are_launched_within_a_budget() -> None:
     assert set(ask(elastic_rules(budgets=budgets), seen(), *waiting).values()) == {""}
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"resources": CPUS, "labels": {"zone": "a"}},
+        {"resources": CPUS, "labels": {"zone": "a"}, "offerings": [{"name": "o0", "price": 1}]},
+        {"labels": {"zone": "a"}, "offerings": [{"name": "o0", "price": 1, "resources": CPUS}]},
+        # the cheapest offering is launched
+        {
+            "offerings": [
+                {"name": "o1", "price": 2, "resources": {"cpus": 64}, "labels": {"zone": "b"}},
+                {"name": "o0", "price": 1, "resources": CPUS, "labels": {"zone": "a"}},
+            ]
+        },
+    ],
+)
+def test_a_machine_that_is_launched_has_the_resources_and_labels_of_its_offering_and_pool(keys: dict[str, Any]) -> None:
+    waiting = [wants(f"w{number}", after=number, labels={"zone": "a"}) for number in range(2)]
+    given = some_rules({"pools": {"linux": {"system": SYSTEM, "max_slots": 2, **keys}}})
+    assert list(play(given, seen(), *waiting).values()) == [40, 40 + RUN]
+
+
 def test_two_pools_launch_within_one_budget_and_one_number_of_slots() -> None:
     waiting = [wants(f"w{number}", after=number) for number in range(3)]
     waiting += [wants(f"v{number}", after=number, pool="other") for number in range(2)]
