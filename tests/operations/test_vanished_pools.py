@@ -129,6 +129,21 @@ def test_a_lease_in_a_removed_pool_is_revoked_by_an_interruption() -> None:
     assert (row.phase, row.revoke_by) == ("revoking", harness.now + 60)
 
 
+def test_a_claim_on_a_slot_of_a_removed_pool_ends_in_the_same_tick() -> None:
+    pool = {"system": "x86_64-linux", "provider": "static", "resources": {"cpus": 2}, "lease_ttl": 0}
+    harness = Harness({"scheduler": {"preemption_grace": 30}, "pools": {"hosts": pool}})
+    harness.ask("register", slot="hosts-1", pool="hosts", machine="m")
+    cpus = {"resources": {"cpus": 1}}
+    harness.submit("r1", components=[{"name": "main", **cpus}, {"name": "more", "kind": "elastic", **cpus}])
+    harness.tick()
+    harness.submit("r2", **cpus)
+    harness.tick()
+    assert [lease.state for lease in harness.store.find_reservations(ids=["r2"])[0].leases] == ["claimed"]
+    vanish(harness)
+    assert harness.tick().skipped == []
+    assert harness.store.find_reservations(ids=["r2"])[0].leases == ()
+
+
 def test_a_slot_in_error_of_a_removed_pool_becomes_empty() -> None:
     harness = Harness()
     launching(harness)

@@ -161,9 +161,9 @@ class ReservationWriter:
         cordon does not end a claim, although it prevents a new lease.
         """
         slot = self.work.slots.get(lease.slot)
-        if slot is None or not self.work.is_there(lease):
+        if slot is None or slot.pool not in self.rules.pools or not self.work.is_there(lease):
             return False
-        return stays_in_service(slot, self.rules.pools.get(slot.pool), self.now)
+        return stays_in_service(slot, self.rules.pools[slot.pool], self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
         """Return as text why `decision` must not requeue a leased reservation: its reason does not hold by the current
