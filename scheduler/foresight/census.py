@@ -38,7 +38,7 @@ from scheduler.model.view import View
 from scheduler.policy.capacity.fits import capacity_of
 from scheduler.policy.capacity.requests import Demand, Demands, InstanceRequest
 from scheduler.policy.queueing.order import count_required, find_first_size
-from scheduler.policy.scaling.offerings import list_choices, list_configured
+from scheduler.policy.scaling.offerings import could_serve, list_choices, list_configured
 
 # The limits on all launches together: `max_slots` of the scheduler, and budgets in dollars.
 
@@ -156,7 +156,12 @@ class Census:
         room = Room([each.whole for each in self._groups.values()], free)
         lanes = list(self._lanes.values())
         unplayed = caps.unplayed | self._list_unplayed_pools(view, waiting, running)
-        guesses = frozenset(lane for lane in lanes if not unplayed.isdisjoint(self._demand_of[lane].pools))
+        guesses = frozenset(
+            lane
+            for lane in lanes
+            if not unplayed.isdisjoint(self._demand_of[lane].pools)
+            or (not lane.has_offers and self._may_be_launched(self._demand_of[lane]))
+        )
         return Present(now, room, lanes, waiting, running, view.run_times, coming, launchable, caps.caps, guesses)
 
     def _list_unplayed_pools(self, view: View, waiting: list[Waiting], running: list[Running]) -> set[str]:
@@ -172,6 +177,15 @@ class Census:
             here = {each.kind.lane for each in waiting} | {each.kind.lane for each in running}
             found.update(pool for lane in growing.keys() & here for pool in growing[lane].pools)
         return found
+
+    def _may_be_launched(self, demand: Demand) -> bool:
+        """Return whether each instance fits on a slot or on an offering, of which plays launch the cheapest only."""
+        choices = [(name, each) for name in demand.pools for each in list_configured(self.rules.pools[name])]
+        return all(
+            any(_could_hold(need, each) for each in self._groups.values())
+            or any(could_serve(name, each, (need,)) for name, each in choices if self.rules.pools[name].is_elastic)
+            for need, _ in demand.runs
+        )
 
     def find_kind(self, view: View, row: Reservation) -> Kind:
         """Return the kind of a reservation of the view."""

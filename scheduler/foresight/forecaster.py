@@ -247,10 +247,10 @@ class Forecaster:
         if number is None or present is None:
             return Forecast(as_of=at, unknown="not_yet")
         lane = present.waiting[number].kind.lane
-        if not lane.has_offers:
-            return Forecast(as_of=at, unknown="not_placed")
         if lane in present.unplayed:
             return Forecast(as_of=at, unknown="not_played")
+        if not lane.has_offers:
+            return Forecast(as_of=at, unknown="not_placed")
         predicted = self._predict(present, number)
         if predicted is None:
             return Forecast(as_of=at, unknown="not_yet")

@@ -276,6 +276,21 @@ def test_a_machine_that_is_launched_has_the_resources_and_labels_of_its_offering
     assert list(play(given, seen(), *waiting).values()) == [40, 40 + RUN]
 
 
+def test_the_start_is_unknown_if_only_a_dearer_offering_could_hold_the_work() -> None:
+    offerings = [{"name": f"o{cpus}", "price": cpus, "resources": {"cpus": cpus}} for cpus in (4, 8)]
+    given = some_rules({"pools": {"linux": {"system": SYSTEM, "max_slots": 4, "offerings": offerings}}})
+    fits, is_wide = a_component(resources=CPUS), a_component("wide", resources={"cpus": 8.0})
+    rows = [
+        wants("cheap"),
+        wants("dear", components=(fits, is_wide)),
+        wants("never", components=(is_wide, a_component("huge", resources={"cpus": 9.0}))),
+    ]
+    assert ask(given, *rows) == {"cheap": "", "dear": "not_played", "never": "not_placed"}
+    # A machine of this offering runs, and one of the other.
+    running = [a_slot(f"linux-{at}", offering=f"o{at}", resources={"cpus": float(at)}) for at in (4, 8)]
+    assert ask(given, *running, *rows) == {"cheap": "", "dear": "", "never": "not_placed"}
+
+
 def test_two_pools_launch_within_one_budget_and_one_number_of_slots() -> None:
     waiting = [wants(f"w{number}", after=number) for number in range(3)]
     waiting += [wants(f"v{number}", after=number, pool="other") for number in range(2)]
