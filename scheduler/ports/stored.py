@@ -115,13 +115,14 @@ class AppliedRules(msgspec.Struct, frozen=True):
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions for the events to read. An event must match all conditions that are given. `after`: only events with a
-    higher number than this.
+    higher number than this. `without`: only events with another name than this.
     """
 
     after: int = 0
     reservation: str | None = None
     slot: str | None = None
     name: str | None = None
+    without: str | None = None
     newest: bool = False
     """True: read the last `limit` matching events; False: the first `limit`. In both cases the oldest comes first."""
     limit: int = 1000

@@ -250,6 +250,7 @@ class MemoryStore(ReadsCosts, Store):
             and which.reservation in {None, event.reservation}
             and which.slot in {None, event.slot}
             and which.name in {None, event.name}
+            and which.without != event.name
         )
         chosen = list(islice(found, which.limit))
         return chosen[::-1] if which.newest else chosen

@@ -354,6 +354,7 @@ class SqlStore(ReadsCosts, Store):
     def read_events(self, which: EventFilter) -> list[Event]:
         wanted = {"reservation": which.reservation, "slot": which.slot, "name": which.name}
         same = [_EVENT[name] == value for name, value in wanted.items() if value is not None]
+        same += [] if which.without is None else [_EVENT.name != which.without]
         order = _EVENT.number.desc() if which.newest else _EVENT.number
         chosen = select(*EVENTS.columns).where(_EVENT.number > which.after, *same).order_by(order).limit(which.limit)
         found = EVENTS.read_all(self._fetch(chosen))

@@ -399,6 +399,22 @@ def test_the_page_of_a_reservation_has_its_request_its_life_and_its_events_in_wo
     assert "3.5 cores" in browser.get("/events/new?after=0&cores=1").text
 
 
+def test_changes_of_cores_hide_no_other_events(mixed: Console) -> None:
+    with mixed.store.transaction() as transaction:
+        detail = {"from": "pending", "waited": 75.5, "slots": ["linux-7"], "tick": 3, "term": 1}
+        leased = an_event("leased", 1.7e9 + 60 - NOW, reservation="works", detail=detail)
+        cores = {"component": "main", "cpus": 3.5, "slot": "linux-7"}
+        transaction.append_events(
+            [leased, *(an_event("cores", 1, reservation="works", detail=cores) for _ in range(600))]
+        )
+    browser = mixed.entered()
+    text = browser.get("/reservations/works").text
+    assert "after 1 min, on linux-7" in text
+    assert "500 changes of cores" in plain(text)
+    for path in ("/events", "/events?reservation=works", "/events/new?after=0"):
+        assert "after 1 min, on linux-7" in browser.get(path).text
+
+
 def test_the_cause_of_an_event_is_in_the_words_of_the_command_line(make_console: MakeConsole) -> None:
     console = make_console(rows=(a_slot("linux-1"), a_reservation("r1")))
     with console.store.transaction() as transaction:

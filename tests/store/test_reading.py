@@ -194,6 +194,8 @@ class TestEvents:
             (EventFilter(name="slot_ready"), [1, 4]),
             (EventFilter(name="slot_ready", slot="linux-1"), [1]),
             (EventFilter(slot="linux-1", reservation="r1"), []),
+            (EventFilter(without="slot_ready"), [2, 3]),
+            (EventFilter(without="slot_ready", newest=True, limit=1), [3]),
         ],
     )
     def test_they_match_every_field_given_in_order(self, filled: Store, which: EventFilter, numbers: list[int]) -> None:

@@ -26,23 +26,20 @@ async def show_events(request: Request) -> Response:
     """
     services = backend(request)
     wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
-    # Events about cores are many. They are left out, so more events are read to have enough others.
-    with_cores = shows_cores(request)
-    most = EVENTS_A_PAGE if with_cores else MOST_NEW
-    found = await services.run(services.store.read_events, _filter(wanted, newest=True, limit=most))
-    shown = [each for each in found if with_cores or each.name != CORES][-EVENTS_A_PAGE:]
+    which = _filter(request, wanted, limit=EVENTS_A_PAGE)
+    found = await services.run(services.store.read_events, which)
     known = {*_FILTERS, "cores"}
     faults = [f"{name}: this filter is not known" for name in sorted(set(request.query_params) - known)]
     return render(
         request,
         "events.html",
         page="events",
-        events=make_rows(reversed(shown)),
+        events=make_rows(reversed(found)),
         wanted=wanted,
-        with_cores=with_cores,
+        with_cores=which.without is None,
         faults=faults,
         newest=found[-1].number if found else 0,
-        is_cut=len(shown) == EVENTS_A_PAGE or len(found) == most,
+        is_cut=len(found) == EVENTS_A_PAGE,
     )
 
 
@@ -55,18 +52,10 @@ async def show_new_events(request: Request) -> Response:
     if not (after.isascii() and after.isdigit() and len(after) <= 18):  # noqa: PLR2004 - an event's number
         return JSONResponse({"detail": f"after: expected the number of an event, got {after[:80]}"}, 400)
     wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
-    found = await services.run(
-        services.store.read_events, _filter(wanted, after=int(after), newest=True, limit=MOST_NEW)
-    )
-    newest = found[-1].number if found else int(after)
-    shown = [each for each in reversed(found) if shows_cores(request) or each.name != CORES]
-    return render(request, "events_new.html", events=make_rows(shown), newest=newest, is_cut=len(found) == MOST_NEW)
-
-
-def shows_cores(request: Request) -> bool:
-    """Return whether a page shows events about cores: only if its address asks for them."""
-    query = request.query_params
-    return bool(query.get("cores")) or query.get("name") == CORES
+    which = _filter(request, wanted, after=int(after), limit=MOST_NEW)
+    found = await services.run(services.store.read_events, which)
+    newest, rows = found[-1].number if found else int(after), make_rows(reversed(found))
+    return render(request, "events_new.html", events=rows, newest=newest, is_cut=len(found) == MOST_NEW)
 
 
 def _register_topic(app: Starlette) -> None:
@@ -103,9 +92,13 @@ def _describe(prefix: str, event: Event) -> dict[str, Any]:
     return {"number": event.number, **{name: getattr(event, name) for name in _FILTERS}, "html": html}
 
 
-def _filter(wanted: Mapping[str, str | None], *, limit: int, after: int = 0, newest: bool = False) -> EventFilter:
+def _filter(request: Request, wanted: Mapping[str, str | None], *, limit: int, after: int = 0) -> EventFilter:
     reservation, slot, name = (wanted[each] for each in _FILTERS)
-    return EventFilter(after=after, reservation=reservation, slot=slot, name=name, newest=newest, limit=limit)
+    # Events about cores are many: a page shows them only if its address asks for them.
+    without = None if request.query_params.get("cores") or name == CORES else CORES
+    return EventFilter(
+        after=after, reservation=reservation, slot=slot, name=name, without=without, newest=True, limit=limit
+    )
 
 
 PAGE: Final = Page(

@@ -485,11 +485,15 @@ def _find_known(request: Request, name: str) -> Reservation | None:
 
 async def _read_events(request: Request, name: str) -> tuple[list[Any], bool]:
     services = backend(request)
-    wanted = EventFilter(reservation=name, newest=True, limit=500)
+    found: list[Event] = []
     try:
-        return await services.run(services.store.read_events, wanted), False
+        # Changes of cores are many: they must not take the place of others.
+        for which in (EventFilter(without=CORES), EventFilter(name=CORES)):
+            wanted = msgspec.structs.replace(which, reservation=name, newest=True, limit=500)
+            found += await services.run(services.store.read_events, wanted)
     except Unavailable:
         return [], True
+    return found, False
 
 
 PAGE: Final = Page(
