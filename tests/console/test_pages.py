@@ -79,6 +79,12 @@ def test_a_broken_filter_is_named_on_the_page(console: Console, query: str, faul
     assert fault in answer.text
 
 
+@pytest.mark.parametrize("page", ["0", "two", "1000001", "000000001" + 5000 * "0"])
+def test_a_wrong_number_of_a_page_of_slots_is_named(console: Console, page: str) -> None:
+    for path in ("/fleet", "/fleet/table"):
+        assert "page: expected a number from 1" in console.entered().get(f"{path}?page={page}").text
+
+
 def test_the_filters_select_rows(console: Console) -> None:
     console.publish(row("other", 500, account="ci", tags={"team": "web"}))
     browser = console.entered()

@@ -166,7 +166,8 @@ class SlotFilter:
         """Return the filter that the query of an address describes. A wrong value is ignored, and `fault` names it."""
         texts = {name: query.get(name, "")[:_MOST_TEXT] for name in ("pool", "zone", "state", "account", "use")}
         given, fault = query.get("page", "") or "1", ""
-        if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= _MOST_PAGE:
+        is_number = given.isascii() and given.isdigit() and len(given) <= len(str(_MOST_PAGE))
+        if not is_number or not 1 <= int(given) <= _MOST_PAGE:
             given, fault = "1", f"page: expected a number from 1, got {query['page'][:40]!r}"
         if texts["state"] and texts["state"] not in SLOT_STATES:
             fault = f"state: expected one of {', '.join(SLOT_STATES)}, got {texts['state']!r}"
