@@ -119,13 +119,20 @@ def costs(
             _show_costs(store, way, _find_begin(store, since), chosen)
 
 
+_NO_TIME: Final = 253402300800.0
+"""The begin of the year 10000 in seconds since the epoch. A number like the present time in milliseconds is greater."""
+
+
 def _find_begin(store: "Store", since: str) -> float:
     """Return the time that `--since` names, in seconds since the epoch. `since`: a duration before now like `6h`, or a
     time.
     """
     if since[-1:] in {"s", "m", "h", "d"} and not since.endswith("Z"):
-        return store.now() - parse_seconds("--since", since)
-    return parse_time("--since", since) or 0.0
+        return max(0.0, store.now() - parse_seconds("--since", since))
+    at = parse_time("--since", since) or 0.0
+    if not 0 <= at < _NO_TIME:
+        raise typer.BadParameter(f"expected a time in seconds since the epoch, got {since!r}", param_hint="--since")
+    return at
 
 
 def _show_costs(store: "Store", way: str, since: float, chosen: str) -> None:

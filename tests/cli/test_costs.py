@@ -57,7 +57,11 @@ def test_a_begin_is_a_duration_or_a_time(store: Store, run: Run) -> None:
     assert json.loads(run("costs", "--since", "60d", "--json").out)["total"]["dollars"] == 106.5
     assert json.loads(run("costs", "--since", "1h", "--json").out)["costs"] == []
     assert json.loads(run("costs", "--since", str(hour + 60), "--json").out)["since"] == hour
-    assert run("costs", "--since", "soon").status == 2
+    assert json.loads(run("costs", "--since", "9999999d", "--json").out)["since"] == 0
+    for text in ("soon", "nan", "inf", "-1", "1e300", str(1000 * hour)):
+        answer = run("costs", f"--since={text}")
+        assert answer.status == 2
+        assert "--since: expected " in answer.err
 
 
 def test_the_table_shows_times_and_machines_without_a_price(store: Store, run: Run) -> None:
