@@ -179,8 +179,11 @@ class Reading:
         `marks` in the body has the last known mark of each reservation (a text that differs after each change) by its
         id. The response has the new marks of the changed reservations.
         """
+        Query(request).end()
         body = await read_body(request)
-        marks, wait = body.get("marks"), body.get("wait", 0)
+        marks, wait = body.pop("marks", None), body.pop("wait", 0)
+        if body:
+            raise fault(next(iter(body)), "a known key: marks or wait", "this one")
         if not isinstance(marks, dict) or not 0 < len(marks) <= MOST_MARKS:
             raise fault("marks", f"a table of 1 to {MOST_MARKS} marks, each under the id of its reservation", marks)
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= LONGEST_WAIT_SECONDS:

@@ -201,6 +201,8 @@ BAD = [
     ("PATCH", "/reservations", b"{}", {}, 405, None),
     ("POST", "/reservations/changes", b'{"marks": []}', {}, 400, "marks"),
     ("POST", "/reservations/changes", b'{"marks": {"a": "1"}, "wait": true}', {}, 400, "wait"),
+    ("POST", "/reservations/changes", b'{"marks": {"a": "1"}, "timeout": 9}', {}, 400, "timeout"),
+    ("POST", "/reservations/changes?wait=9", b'{"marks": {"a": "1"}}', {}, 400, "wait"),
     ("POST", "/slots/a/heartbeat", b'{"machine": 5}', {}, 400, "machine"),
 ]
 
