@@ -26,9 +26,9 @@ from starlette.routing import BaseRoute
 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.models import Answer, Reservation
-from leasehold.errors import Fault, LeaseholdError, NotAnswered, Overloaded, Refused, Unavailable
+from leasehold.errors import Fault, LeaseholdError, Refused
 from leasehold.texts.values import describe_event, format_amount, name_source
-from leasehold.web.backend import Backend
+from leasehold.web.backend import Backend, may_be_carried_out
 from leasehold.web.caller import find_caller
 from leasehold.web.feed import Feed
 from leasehold.web.server_sent import EventStream
@@ -246,12 +246,14 @@ _ENVIRONMENT.filters |= {
 class Outcome:
     """The outcome of one change. `about`: the id of the object to change. `ok`: whether the change was carried out.
     `text`: the outcome as a sentence for people. `made`: the id of the reservation that the change made; None: none.
+    `is_known` False: the change may still be carried out.
     """
 
     about: str
     ok: bool
     text: str
     made: str | None = None
+    is_known: bool = True
 
 
 async def change(
@@ -277,18 +279,14 @@ async def change(
         answer = await act(await services.client(sender))
     except LeaseholdError as error:
         services.log_change(sender, verb, about, error)
-        late = "; it is not known whether it was carried out" if may_be_carried_out(error) else ""
-        return Outcome(about, ok=False, text=f"{error}{late}")
+        is_known = not may_be_carried_out(error)
+        late = "" if is_known else "; it is not known whether it was carried out"
+        return Outcome(about, ok=False, text=f"{error}{late}", is_known=is_known)
     services.log_change(sender, verb, about, answer)
     if isinstance(answer, Reservation):
         return Outcome(about, ok=True, text="submitted again as", made=answer.id)
     text = describe(answer) if describe is not None and isinstance(answer, Answer) else _describe(answer)
     return Outcome(about, ok=True, text=text)
-
-
-def may_be_carried_out(error: LeaseholdError) -> bool:
-    """Return whether a worker may still carry out a change whose request ended with this error."""
-    return isinstance(error, NotAnswered | Unavailable) and not isinstance(error, Overloaded)
 
 
 def _describe(answer: object) -> str:

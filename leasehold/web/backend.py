@@ -14,7 +14,7 @@ from typing import Final, ParamSpec, TypeVar
 from starlette.concurrency import run_in_threadpool
 
 from leasehold.client.loop_client import LoopClient
-from leasehold.errors import LeaseholdError, Unavailable
+from leasehold.errors import LeaseholdError, NotAnswered, Overloaded, Unavailable
 from leasehold.web.caller import Caller, PrincipalReader
 from leasehold.web.feed import Feed
 from leasehold.web.server_sent import MOST_STREAMS, EventTail, Places
@@ -35,6 +35,11 @@ WATCH_SECONDS: Final = 2.0
 P = ParamSpec("P")
 R = TypeVar("R")
 log = get_logger(__name__)
+
+
+def may_be_carried_out(error: LeaseholdError) -> bool:
+    """Return whether a worker may still carry out a change whose request ended with this error."""
+    return isinstance(error, NotAnswered | Unavailable) and not isinstance(error, Overloaded)
 
 
 class Backend:
@@ -124,7 +129,9 @@ class Backend:
         method on the event loop.
         """
         ok = getattr(answer, "ok", None)
-        outcome = f"refused: {answer}" if isinstance(answer, LeaseholdError) else "refused" if ok is False else "done"
+        outcome = "refused" if ok is False else "done"
+        if isinstance(answer, LeaseholdError):
+            outcome = f"{'not known' if may_be_carried_out(answer) else 'refused'}: {answer}"
         # The line takes as long as the rest of a small request, so the response is sent first.
         asyncio.get_running_loop().call_soon(
             partial(

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from leasehold.client.loop_client import LoopClient
 from leasehold.client.models import Reservation as ShownReservation
@@ -480,6 +481,13 @@ def test_a_change_that_may_still_be_carried_out_is_not_reported_as_none(
         assert ("it is not known whether" in text) is not is_known, path
     drained = browser.post("/fleet/slot/linux-1/drain", X_CSRF_Token=browser.csrf()).text
     assert ("Nothing was changed" in drained) is is_known
+    with capture_logs() as lines:
+        fields = {"verb": "cancel", "id": ["r1", "r2"]}
+        text = browser.post("/reservations/bulk", fields, X_CSRF_Token=browser.csrf()).text
+    word = "refused" if is_known else "not known"
+    assert f"0 of 2 done; 2 {word}<" in text
+    assert text.count(f">{word}</span>") == 2
+    assert [each["outcome"] for each in lines] == 2 * [f"{word}: {error}"]
 
 
 @pytest.mark.parametrize("name", ["build/command", "docs/explanation", "bulk", "bulk/preview"])

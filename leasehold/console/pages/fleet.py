@@ -25,10 +25,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from leasehold.console.history import read_strips
-from leasehold.console.page import Page, backend, caller, format_span, make_rows, may_be_carried_out, render
+from leasehold.console.page import Page, backend, caller, format_span, make_rows, render
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.texts.values import format_amount
-from leasehold.web.backend import Backend
+from leasehold.web.backend import Backend, may_be_carried_out
 from leasehold.web.feed import Changed, Feed, FollowedView
 from leasehold.web.server_sent import encode_event
 from scheduler.model import history
