@@ -100,6 +100,11 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream, or the refusal if the caller has as many streams as it may have."""
+        if scope["method"] == "HEAD":
+            # The stream has no end: the next request on the connection would wait for it.
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body"})
+            return
         with self._places.using(self._caller) as has_place:
             if has_place:
                 await super().__call__(scope, receive, send)

@@ -1,5 +1,7 @@
 """Streams: the history with resumption, and the changed rows of the view."""
 
+import http.client
+from contextlib import closing
 from itertools import islice
 
 import pytest
@@ -82,6 +84,17 @@ def test_the_stream_of_rows_begins_with_the_revision_and_has_each_change(api: Ca
     assert (name, changed["since"]) == ("rows", hello["revision"])
     assert [each["id"] for each in changed["slots"] + changed["reservations"]] == ["linux-1", "r1"]
     assert "key_hash" not in str(changed)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/stream", "/api/v1/events", "/live?topic=fleet"])
+def test_a_request_for_the_head_of_a_stream_ends(api: Caller, path: str) -> None:
+    headers = {**api.headers, "Accept": "text/event-stream"}
+    with closing(http.client.HTTPConnection("127.0.0.1", api.port, timeout=20)) as connection:
+        for _ in range(2):
+            connection.request("HEAD", path, headers=headers)
+            response = connection.getresponse()
+            assert (response.status, response.getheader("Content-Type")) == (200, "text/event-stream; charset=utf-8")
+            response.read()
 
 
 def test_an_unknown_topic_is_refused(api: Caller) -> None:
