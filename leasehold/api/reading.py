@@ -266,10 +266,7 @@ class Reading:
         """Store a heartbeat (message that a host is online), which the host of this slot has sent as the HTTP
         request.
         """
-        name = request.path_params["slot"]
-        caller = find_caller(request)
-        if caller.role == "host" and caller.principal != name:
-            raise Refused([Fault(0, "slot", f"{caller.name}, the slot of this principal", f'"{name}"', "forbidden")])
+        name = _find_own_slot(request)
         body = await read_body(request)
         machine, version = read_text("machine", body.pop("machine", None)), body.pop("version", None)
         run = body.pop("run", None)
@@ -284,11 +281,11 @@ class Reading:
         """Wait for a hint that the slot in the path of the request has changed, at most `wait` seconds. Then respond
         with `changed`, which is true if a hint has arrived, and `commands`, the leases whose commands are new by it.
         """
-        query = Query(request)
+        name, query = _find_own_slot(request), Query(request)
         wait = query.take_seconds("wait", LONGEST_WAIT_SECONDS)
         query.end()
         client = await self._service.open_client(request)
-        commands = await self._hints.wait(client, request.path_params["slot"], wait)
+        commands = await self._hints.wait(client, name, wait)
         return respond({"changed": commands is not None, "commands": [each._asdict() for each in commands or ()]})
 
     async def accounts(self, request: Request) -> Response:
@@ -378,6 +375,14 @@ async def _await_change(client: AsyncClient, request: Request, name: str, after:
             if mark_row(found) != after or left <= 0 or await request.is_disconnected():
                 return found
             await watch.wait_for_hint(min(left, _pause([found])))
+
+
+def _find_own_slot(request: Request) -> str:
+    """Return the slot in the path of a request. Raise Refused if the caller is the host of another slot."""
+    caller, name = find_caller(request), str(request.path_params["slot"])
+    if caller.role == "host" and caller.principal != name:
+        raise Refused([Fault(0, "slot", f"{caller.name}, the slot of this principal", f'"{name}"', "forbidden")])
+    return name
 
 
 def _pause(found: Any) -> float:

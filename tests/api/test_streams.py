@@ -101,6 +101,11 @@ def test_an_unknown_topic_is_refused(api: Caller) -> None:
     assert api.get("/stream?topic=nothing").faults[0][0] == "topic"
 
 
+def test_a_host_gets_hints_of_its_own_slot_only(console: Console) -> None:
+    host, anna = enter_as(console, "lab-1", "host"), enter_as(console, "anna", "operator")
+    assert [each.get("/slots/lab-2/hint?wait=0").status for each in (host, anna)] == [403, 200]
+
+
 def test_the_first_request_for_hints_is_answered_at_once_because_earlier_hints_were_missed(
     console: Console, redis_client: redis.Redis
 ) -> None:
