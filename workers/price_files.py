@@ -240,8 +240,9 @@ class _Offer(msgspec.Struct):
 def _read_aws_json(path: Path, data: bytes, wanted: Mapping[str, str]) -> Iterator[_Found]:
     try:
         offer = msgspec.json.decode(data, type=_Offer)
-    except msgspec.DecodeError as error:
-        raise fault(str(path), "AWS's price list of EC2", str(error)) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        text = "the values are nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise fault(str(path), "AWS's price list of EC2", text) from None
     for sku, product in offer.products.items():
         if not is_wanted(product, wanted):
             continue

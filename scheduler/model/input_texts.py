@@ -35,10 +35,13 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text. Raise ValueError for invalid JSON and for a key that appears twice in
-    one table.
+    """Return the value of a JSON text. Raise ValueError for invalid JSON, for a key that appears twice in one table,
+    and for values that are nested too deeply.
     """
-    return json.loads(text, object_pairs_hook=_make_table)
+    try:
+        return json.loads(text, object_pairs_hook=_make_table)
+    except RecursionError:
+        raise ValueError("the values are nested too deeply") from None
 
 
 def _make_table(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -115,6 +115,7 @@ def test_only_the_prices_of_the_region_are_taken(tmp_path: Path) -> None:
 
 
 HEAD = "type,zone,region,market,price\n"
+TOO_DEEP = "the values are nested too deeply"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,10 @@ HEAD = "type,zone,region,market,price\n"
         (
             HEAD + "m5.large,eu-1a,,spot,1\nm5.large,us-1a,,spot,2\n",
             'f: expected prices of one region only, or the option --region, got "eu-1, us-1"',
+        ),
+        pytest.param("[" * 100_000, f'f: expected valid JSON, got "{TOO_DEEP}"', id="deep rows"),
+        pytest.param(
+            '{"offerCode":' * 100_000, f'f: expected AWS\'s price list of EC2, got "{TOO_DEEP}"', id="deep price list"
         ),
         ("[1]", "f, prices[0]: expected a table, got 1"),
         ('{"prices": [{"type": "a"}]}', "f, prices[0].market: expected a value, got nothing"),
