@@ -29,7 +29,7 @@ from leasehold.client.models import Answer, Reservation
 from leasehold.errors import Fault, LeaseholdError, Refused
 from leasehold.texts.values import describe_event, format_amount, name_source
 from leasehold.web.backend import Backend, may_be_carried_out
-from leasehold.web.caller import find_caller
+from leasehold.web.caller import Caller, find_caller
 from leasehold.web.feed import Feed
 from leasehold.web.server_sent import EventStream
 from scheduler.model.events import Event
@@ -287,6 +287,11 @@ async def change(
         return Outcome(about, ok=True, text="submitted again as", made=answer.id)
     text = describe(answer) if describe is not None and isinstance(answer, Answer) else _describe(answer)
     return Outcome(about, ok=True, text=text)
+
+
+def is_foreign(sender: Caller, owner: str | None) -> bool:
+    """Return whether another principal submitted a reservation, and the sender may act for its own ones only."""
+    return sender.role != "operator" and sender.principal is not None and owner not in {None, sender.principal}
 
 
 def _describe(answer: object) -> str:

@@ -294,6 +294,17 @@ def test_a_preview_names_what_is_changed_and_what_is_left(console: Console) -> N
     assert "the view does not have it" in answer.text
 
 
+def test_a_preview_leaves_out_what_another_principal_has_submitted(console: Console) -> None:
+    console.publish(row("mine", 501, principal="ci"), row("theirs", 502, principal="ada"))
+    for name, role in (("ops", "operator"), ("ci", "producer")):
+        console.add(StoredPrincipal(name=name, role=role, key=KEY, created_at=0.0))  # type: ignore[arg-type]
+    fields = {"verb": "cancel", "id": ["mine", "theirs"]}
+    for name, count in (("ops", "2 reservations"), ("ci", "1 reservation")):
+        answer = console.browser(Authorization=basic(name, KEY)).post("/reservations/bulk/preview", fields)
+        assert f"Cancel: {count}<" in answer.text
+        assert ("<code>theirs</code> (another principal has submitted it)" in answer.text) is (name == "ci")
+
+
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [

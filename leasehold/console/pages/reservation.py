@@ -27,6 +27,7 @@ from leasehold.console.page import (
     caller,
     change,
     format_span,
+    is_foreign,
     make_rows,
     read_form,
     read_waits,
@@ -235,16 +236,11 @@ def _find_foreign(sender: Caller, verb: str, stored: StoredReservation | None) -
     # Only a signed request proves that it comes from an operator. An operator needs no key.
     if stored is None or (sender.role == "operator" and sender.principal is not None):
         return None
-    if _is_foreign(sender, stored.principal):
+    if is_foreign(sender, stored.principal):
         return f"{sender.name} may change its own reservations only"
     if verb in KEY_VERBS and stored.key_hash is not None:
         return f"{stored.id} has a key: only its holder and principals with the role operator may {verb} it"
     return None
-
-
-def _is_foreign(sender: Caller, owner: str | None) -> bool:
-    """Return whether another principal submitted a reservation, and the sender may act for its own ones only."""
-    return sender.role != "operator" and sender.principal is not None and owner not in {None, sender.principal}
 
 
 async def show_command(request: Request) -> Response:
@@ -256,7 +252,7 @@ async def show_command(request: Request) -> Response:
     row = await _find(request, name)
     if row.run is None:
         raise HTTPException(404, f"The reservation {name[:200]} has no command.")
-    card, note, is_hidden = None, "", not sender.may("command") or _is_foreign(sender, row.principal)
+    card, note, is_hidden = None, "", not sender.may("command") or is_foreign(sender, row.principal)
     if is_hidden:
         note = HIDDEN_COMMAND
     else:

@@ -15,7 +15,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
-from leasehold.console.page import Outcome, Page, backend, caller, change, read_form, read_waits, render, url
+from leasehold.console.page import (
+    Outcome,
+    Page,
+    backend,
+    caller,
+    change,
+    is_foreign,
+    read_form,
+    read_waits,
+    render,
+    url,
+)
 from leasehold.console.reservation_list import (
     COLUMNS,
     COMPLETED,
@@ -142,12 +153,16 @@ async def preview_bulk(request: Request) -> Response:
     await feed.refresh()
     with feed.lock:
         found = [(name, feed.view.reservations.get(name) or feed.view.ended.get(name)) for name in bulk.ids]
-    changed = [row for _, row in found if row is not None and not is_over(row)]
-    left = [
-        (name, "the view does not have it" if row is None else "it has ended")
-        for name, row in found
-        if row is None or is_over(row)
-    ]
+    changed, left = [], []
+    for name, row in found:
+        if row is None:
+            left.append((name, "the view does not have it"))
+        elif is_over(row):
+            left.append((name, "it has ended"))
+        elif is_foreign(caller(request), row.principal):
+            left.append((name, "another principal has submitted it"))
+        else:
+            changed.append(row)
     return render(request, "bulk.html", fault=None, bulk=bulk, changed=changed, left=left)
 
 
