@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from leasehold.client.loop_client import LoopClient
+from leasehold.client.models import Explanation, SmallestChange
 from leasehold.client.models import Reservation as ShownReservation
 from leasehold.console.pages.reservation import describe_state, draw_life
 from leasehold.console.pages.what_if import compare_rules
@@ -252,6 +253,24 @@ def test_a_change_that_the_worker_would_refuse_is_not_offered(console: Console) 
     assert offered(ops, "keyed") == offered(token, "mine") == offered(ci, "mine") == offered(ops, "mine") == every
     assert offered(other, "mine") == []
     assert "its own reservations only" in other.get("/reservations/mine").text
+
+
+def test_a_smallest_change_of_a_reservation_of_another_principal_is_not_offered(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console.publish(row("mine", 500, principal="ci"), row("theirs", 501, principal="ada"))
+    for name, role in (("ops", "operator"), ("ci", "producer"), ("ada", "producer")):
+        console.add(StoredPrincipal(name=name, role=role, key=KEY, created_at=0.0))  # type: ignore[arg-type]
+    change = SmallestChange(kind="row", text="end the reservation theirs", actions=({"release": "theirs"},))
+
+    async def suggest(_: LoopClient, name: str, **__: object) -> Explanation:
+        return Explanation(reservation=name, phase="pending", code="no_capacity", change=change)
+
+    monkeypatch.setattr(LoopClient, "suggest", suggest)
+    for name, is_offered in (("ops", True), ("ada", True), ("ci", False)):
+        text = console.browser(Authorization=basic(name, KEY)).get("/reservation-explanations/mine").text
+        assert "/smallest-change" in text
+        assert ("may change its own reservations only" not in text) is is_offered
 
 
 def test_an_undo_needs_the_rights_of_its_change_and_the_rules_that_the_change_wrote(console: Console) -> None:

@@ -297,7 +297,11 @@ async def explain_wait(request: Request) -> Response:
         return render(request, "problem_part.html", title="This wait cannot be explained", detail=str(error))
     actions = [describe_action(each) for each in found.change.actions] if found.change else []
     sender = caller(request)
-    verbs = [action.verb for each in (found.change.actions if found.change else ()) if (action := find_action(each))]
+    refusals = []
+    for each in found.change.actions if found.change else ():
+        if (action := find_action(each)) is not None:
+            stored = await _find_stored(request, action.about) if action.verb in VERBS else None
+            refusals.append(sender.find_refusal(action.verb) or _find_foreign(sender, action.verb, stored))
     return render(
         request,
         "explanation.html",
@@ -309,7 +313,7 @@ async def explain_wait(request: Request) -> Response:
         actions=actions,
         commands=format_commands(found.change.actions) if found.change else [],
         can_press=bool(actions) and all(each.verb is not None for each in actions),
-        refusal=next((refusal for verb in verbs if (refusal := sender.find_refusal(verb))), None),
+        refusal=next(filter(None, refusals), None),
         name=name,
     )
 
