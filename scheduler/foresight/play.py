@@ -443,13 +443,18 @@ class Play:
 
     def _launch(self, lane: Lane, line: deque[_Entry]) -> None:
         """Order slots for the work of a lane that waits."""
+        trial = self._room.copy() if len(lane.parts) > 1 else None
+        if trial is not None:
+            # The parts of a gang need their room at the same time, also on the slots that are on the way.
+            for group, slots in self._ordered.items():
+                trial.add_slots(group, slots)
         for part in lane.parts:
-            fit, wanted = self._fit(part.offers), len(line) * part.width
+            fit, wanted = (trial.count if trial else self._fit)(part.offers), len(line) * part.width
             for group, amounts in part.offers:
                 each = self._room.count_empty(group, amounts)
                 if not each:
                     continue
-                wanted -= self._ordered.get(group, 0) * each
+                wanted -= 0 if trial else self._ordered.get(group, 0) * each
                 left = (floor(self._caps[number] / cost + SLACK) for number, cost in self._costs.get(group, ()))
                 slots = min(self._launchable.get(group, 0), ceil((wanted - fit) / each), *left)
                 if slots > 0:
@@ -460,6 +465,10 @@ class Play:
                     self._ordered[group] = self._ordered.get(group, 0) + slots
                     heappush(self._coming, (self._now + seconds, group, slots))
                     wanted -= slots * each
+                    if trial:
+                        trial.add_slots(group, slots)
+            if trial:
+                trial.take(part.offers, min(len(line) * part.width, trial.count(part.offers)))
 
 
 class _Kept:

@@ -276,6 +276,14 @@ def test_a_machine_that_is_launched_has_the_resources_and_labels_of_its_offering
     assert list(play(given, seen(), *waiting).values()) == [40, 40 + RUN]
 
 
+@pytest.mark.parametrize("cpus", [(4, 2), (2, 4), (3, 2, 2), (2, 2)])
+@pytest.mark.parametrize("running", [0, 1])
+def test_machines_are_launched_for_every_component_of_a_gang(cpus: Sequence[float], running: int) -> None:
+    gang = tuple(a_component(f"c{at}", resources={"cpus": float(each)}) for at, each in enumerate(cpus))
+    rows = [seen(), *slots(running), wants("w", components=gang)]
+    assert play(elastic_rules(), *rows) == {"w": 0 if running and sum(cpus) <= 4 else 40}
+
+
 def test_the_start_is_unknown_if_only_a_dearer_offering_could_hold_the_work() -> None:
     offerings = [{"name": f"o{cpus}", "price": cpus, "resources": {"cpus": cpus}} for cpus in (4, 8)]
     given = some_rules({"pools": {"linux": {"system": SYSTEM, "max_slots": 4, "offerings": offerings}}})
