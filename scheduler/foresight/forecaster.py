@@ -299,10 +299,12 @@ class Forecaster:
         return present
 
     def _settle(self, view: View) -> None:
-        """Count the outcomes of forecasts whose reservations have started, and forget those that have ended."""
+        """Count the outcomes of forecasts whose reservations have started, and forget those that have ended or wait on
+        hold.
+        """
         for name in list(self._open):
             row = view.reservations.get(name)
-            if row is not None and row.phase == "pending":
+            if row is not None and row.phase == "pending" and not is_on_hold(row):
                 continue
             known = self._open.pop(name)
             if row is not None and row.leased_at is not None and row.leased_at - row.created_at > SHORT_WAIT:

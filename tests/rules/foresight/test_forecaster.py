@@ -1,14 +1,15 @@
 """Forecasts over the life of a small cluster: what is known when, and what odd input does to them."""
 
 from collections import deque
-from math import inf
+from math import exp, inf
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
 from scheduler.foresight.forecaster import Forecaster
-from scheduler.foresight.margins import KEPT, LEAST, Margins, Outcome, Waits
+from scheduler.foresight.margins import KEPT, LEAST, SECONDS, Margins, Outcome, Waits
 from scheduler.model.forecasts import Forecast
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
@@ -156,6 +157,22 @@ def test_what_no_slot_can_hold_or_is_on_hold_has_no_forecast(cluster: Cluster) -
     cluster.waiting += [strange, held]
     found = cluster.ask()
     assert [each.unknown for each in found[-2:]] == ["not_placed", "not_placed"]
+
+
+@pytest.mark.parametrize("hold", [{"suspended": True}, {"priority": 0}], ids=["suspended", "priority 0"])
+def test_the_time_on_hold_is_not_in_an_outcome(hold: dict[str, Any]) -> None:
+    one = Cluster()
+    row = one.submit()
+    for seconds, present in ((0, row), (100, msgspec.structs.replace(row, **hold)), (9_000, row)):
+        one.now += seconds
+        one.waiting[0] = present
+        one.ask()
+    one.now += 5
+    one.waiting.clear()
+    one.running = msgspec.structs.replace(row, phase="leased", leased_at=one.now, leases=(a_lease(epoch=1),)), 0.0
+    one.ask()
+    [(place, taken, *_)] = one.forecaster.margins.dump().rows
+    assert exp(place + taken) - SECONDS == pytest.approx(5)
 
 
 def test_a_reservation_of_a_later_view_is_not_yet_known(cluster: Cluster) -> None:
