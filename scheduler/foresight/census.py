@@ -189,10 +189,10 @@ class Census:
 
     def find_kind(self, view: View, row: Reservation) -> Kind:
         """Return the kind of a reservation of the view."""
-        known = self._known.get(row.id)
-        if known is not None and known[0] is row.request:
+        known, most = self._known.get(row.id), view.find_max_runtime(row)
+        if known is not None and known[0] is row.request and known[1].most == (inf if most is None else most):
             return known[1]
-        kind = self._make_kind(view.shapes[row.id], row.request, row.principal, view.find_max_runtime(row))
+        kind = self._make_kind(view.shapes[row.id], row.request, row.principal, most)
         self._known[row.id] = row.request, kind
         return kind
 

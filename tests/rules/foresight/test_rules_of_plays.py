@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.foresight.census import Census
 from scheduler.foresight.forecaster import Forecaster
@@ -282,6 +283,21 @@ def test_machines_are_launched_for_every_component_of_a_gang(cpus: Sequence[floa
     gang = tuple(a_component(f"c{at}", resources={"cpus": float(each)}) for at, each in enumerate(cpus))
     rows = [seen(), *slots(running), wants("w", components=gang)]
     assert play(elastic_rules(), *rows) == {"w": 0 if running and sum(cpus) <= 4 else 40}
+
+
+def test_a_limit_that_an_account_begins_to_enforce_counts_for_work_that_runs() -> None:
+    running = leased("r", 1)
+    request = replace(running.request, account="a", max_runtime=100.0)
+    account = an_account()
+    view = View([*slots(1), replace(running, request=request, sequence=1), wants("w"), times(), account])
+    census, starts = Census(rules()), []
+    for enforces in (False, True):
+        view.apply(replace(account, version=account.version + 1 + enforces, enforce_max_runtime=enforces))
+        present = census.count(view, NOW)
+        one = Play(present, Draws(view.run_times, Random(1)), Expectations(Estimates(view.run_times)), iter(()), 1e5)
+        one.run([0])
+        starts.append(one.starts[0] - NOW)
+    assert starts == [RUN, 100]
 
 
 def test_the_start_is_unknown_if_only_a_dearer_offering_could_hold_the_work() -> None:
