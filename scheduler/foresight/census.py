@@ -159,8 +159,11 @@ class Census:
         guesses = frozenset(
             lane
             for lane in lanes
-            if not unplayed.isdisjoint(self._demand_of[lane].pools)
-            or (not lane.has_offers and self._may_be_launched(self._demand_of[lane]))
+            if (
+                not unplayed.isdisjoint(self._demand_of[lane].pools)
+                if lane.has_offers
+                else self._may_be_launched(self._demand_of[lane])
+            )
         )
         return Present(now, room, lanes, waiting, running, view.run_times, coming, launchable, caps.caps, guesses)
 

@@ -313,6 +313,10 @@ def test_the_start_is_unknown_if_only_a_dearer_offering_could_hold_the_work() ->
     # A machine of this offering runs, and one of the other.
     running = [a_slot(f"linux-{at}", offering=f"o{at}", resources={"cpus": float(at)}) for at in (4, 8)]
     assert ask(given, *running, *rows) == {"cheap": "", "dear": "", "never": "not_placed"}
+    # Accounts decide about what can be placed.
+    by_account = given.model_copy(update={"scheduler": given.scheduler.model_copy(update={"queue": "quota"})})
+    found = ask(by_account, *running, an_account(rate=1.0), *rows)
+    assert found == {"cheap": "not_played", "dear": "not_played", "never": "not_placed"}
 
 
 def test_two_pools_launch_within_one_budget_and_one_number_of_slots() -> None:
