@@ -16,10 +16,10 @@ import msgspec
 
 from scheduler.explain.conditions import describe_account, describe_pool, forecast
 from scheduler.explain.search import describe_amounts, describe_labels, list_components, required_labels
-from scheduler.model.decisions import Assign, Grant, Launch, Placement, Plan, Start
+from scheduler.model.decisions import Assign, Grant, Launch, Placement, Plan, Revoke, Start
 from scheduler.model.launch_backoff import Kind
 from scheduler.model.reservations import Component, Reservation, is_on_hold
-from scheduler.model.resources import SLACK, Labels, Resources, subtract
+from scheduler.model.resources import SLACK, Labels, Resources, add, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.model.waiting_codes import ENTRIES, UNSERVABLE, WAITING_CODES, NoCode, WaitingCode
@@ -46,8 +46,8 @@ from scheduler.policy.scaling.offerings import find_own_choice, list_choices, li
 
 def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleState, LaunchLimits]:
     """Return two things: (1) the state of a cycle after its repairs and charges, with the leases that the plan
-    `planned` assigns and grants; (2) the limits on launches in this cycle, with the launches and starts that the plan
-    makes for reservations.
+    `planned` assigns and grants, without those that it reclaims; (2) the limits on launches in this cycle, with the
+    launches and starts that the plan makes for reservations.
     """
     cache = PlanCache()
     cache.follow(view)
@@ -61,6 +61,8 @@ def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleSt
                 _take(cycle, each)
         elif isinstance(decision, Grant):
             _take(cycle, Placement(decision.component, decision.slot, decision.epoch, decision.resources))
+        elif isinstance(decision, Revoke) and decision.reason == "reclaimed" and decision.revoke_by is None:
+            _give_back(cycle, decision)
     cycle.open_indexes()
     limits = LaunchLimits(cycle, failed_boots)
     for decision in planned.decisions:
@@ -80,6 +82,14 @@ def _take(cycle: CycleState, placement: Placement) -> None:
     if slot_info is not None:
         slot_info.given += 1
         slot_info.free = None if slot_info.free is None else subtract(slot_info.free, placement.resources)
+
+
+def _give_back(cycle: CycleState, revoke: Revoke) -> None:
+    slot_info = cycle.slot_infos[revoke.slot]
+    for lease in cycle.view.reservations[revoke.reservation].leases:
+        if (lease.component, lease.slot) == (revoke.component, revoke.slot):
+            slot_info.lifted += 1
+            slot_info.free = None if slot_info.free is None else add(slot_info.free, lease.resources)
 
 
 # What would have to be true for a waiting reservation to get a lease, where no change of rows or rules makes it so. The

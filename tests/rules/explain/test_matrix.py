@@ -168,6 +168,22 @@ def test_what_the_queue_ahead_takes_in_this_tick_is_not_free() -> None:
     assert conditions["free_capacity"].evidence.endswith("the ready slot with most free has 1")
 
 
+def test_what_the_tick_takes_back_for_the_queue_ahead_is_free() -> None:
+    parts = (a_component(resources={"cpus": 1}), a_component("more", kind="elastic", count=1, resources={"cpus": 3}))
+    leases = tuple(
+        a_lease("linux-1", component=each.name, kind=each.kind, resources=each.resources, epoch=LABELLED.epoch)
+        for each in parts
+    )
+    rows: list[Row] = [
+        LABELLED,
+        a_reservation("r0", components=parts, phase="leased", leased_at=NOW - 9, confirmed_at=NOW - 9, leases=leases),
+        *(a_reservation(name, sequence=at, resources={"cpus": 2}) for at, name in enumerate(("a", "b"), 1)),
+    ]
+    rules = {"pools": {"linux": HOSTS}, "scheduler": {"preemption_grace": 0}}
+    _, conditions = find_conditions(look(rows, rules))["b"]
+    assert conditions["free_capacity"].evidence.endswith("the ready slot with most free has 1")
+
+
 @pytest.mark.parametrize("resumes_as", ["big", "huge"])
 def test_a_stopped_slot_that_the_tick_starts_is_in_flight_and_counts_for_budgets(resumes_as: str) -> None:
     offerings = [
