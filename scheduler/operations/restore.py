@@ -91,8 +91,8 @@ def restore(
     """Make a database usable after a backup was put in place. See docs/how-to/back-up-and-restore.md.
 
     `remembered`, `kept`: the cluster record and the reservations in Redis. `resubmit`: reservations that only Redis
-    has, and that have no leases there, become pending again; otherwise all reservations that only Redis has are
-    cancelled. `progress` is called with a sentence after each step.
+    has, and that have no leases there and no command, become pending again; otherwise all reservations that only Redis
+    has are cancelled. `progress` is called with a sentence after each step.
     """
     machines, fault = list_machines(ports)
     progress(f"EC2 cannot be reached: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")
@@ -128,8 +128,8 @@ def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> 
 
 def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
     """Insert the reservations that Redis has (`kept`), that have not ended, and that the database does not have. Return
-    them. With `resubmit`, a reservation without leases in Redis becomes pending; every other one is stored as
-    cancelled.
+    them. With `resubmit`, a reservation without leases in Redis and without a command becomes pending; every other one
+    is stored as cancelled.
 
     Because these reservations are stored again, programs that wait for one of them get an answer, and its token stays
     known.
@@ -158,7 +158,8 @@ def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: boo
                     for row in rows
                 ]
             )
-            waits = {row.id for row in inserted if resubmit and not by_id[row.id].leases}
+            # The command of a reservation is lost: only the database had it.
+            waits = {row.id for row in inserted if resubmit and not by_id[row.id].leases and row.run is None}
             for row in inserted:
                 work.reservations[row.id] = row
                 work.note("reservation_restored", cause="operator", reservation=row.id)

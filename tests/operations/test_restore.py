@@ -15,6 +15,7 @@ from scheduler.operations.membership import (
     find_jump,
 )
 from scheduler.operations.restore import Restored, restore
+from scheduler.operations.rules.apply import apply_rules
 from scheduler.ports import CloudError, DatabaseWentBackError, Remembered
 from scheduler.store.opening import open_store
 from tests.operations.harness import NOW, Harness
@@ -142,6 +143,18 @@ def test_with_resubmit_pending_reservations_are_submitted_again(cluster: Restore
     assert not cluster.harness.store.find_reservations(ids=["done"])
     again = cluster.restore(resubmit=True)
     assert not again.lost, "a stored reservation is not listed again"
+
+
+def test_a_reservation_whose_command_is_lost_is_not_submitted_again(cluster: RestoredCluster) -> None:
+    apply_rules(cluster.harness.ports, {"pools": {"lab": {"system": "x86_64-linux", "provider": "static"}}})
+    put_back = cluster.remember()
+    cluster.harness.ports.is_own_stack = True
+    assert cluster.harness.ask("submit", id="commanded", pool="lab", run={"argv": ["true"]})["ok"]
+    cluster.harness.tick()
+    put_back()
+    restored = cluster.restore(resubmit=True)
+    assert [(each.id, each.outcome) for each in restored.lost] == [("commanded", "cancelled")]
+    assert cluster.harness.phase("commanded") == "cancelled"
 
 
 def test_a_machine_launched_after_the_backup_is_adopted_and_an_unknown_one_terminated(cluster: RestoredCluster) -> None:
