@@ -224,7 +224,7 @@ def _settle_one(
     if is_over(kept):
         # Only a tick may move a reservation to `expired`, and the cause of a restore is an operator.
         phase = "cancelled" if kept.phase == "expired" else kept.phase
-        end_reservation(work, rules, current, phase, kept.reason or RESTORED)
+        end_reservation(work, rules, current, phase, kept.reason or RESTORED, run=kept.run)
         ended.append(kept.id)
     elif kept.token > current.token:
         if current.phase != "pending":

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
+from scheduler.model.runs import RunState
 from scheduler.operations.commands.gathered import Message, accept_gathered
 from scheduler.operations.machines.reconcile import Reconciled
 from scheduler.operations.membership import (
@@ -155,6 +157,19 @@ def test_a_reservation_whose_command_is_lost_is_not_submitted_again(cluster: Res
     restored = cluster.restore(resubmit=True)
     assert [(each.id, each.outcome) for each in restored.lost] == [("commanded", "cancelled")]
     assert cluster.harness.phase("commanded") == "cancelled"
+
+
+def test_a_command_that_ended_after_the_backup_keeps_its_outcome(cluster: RestoredCluster) -> None:
+    harness = cluster.harness
+    apply_rules(harness.ports, {"pools": {"lab": {"system": "x86_64-linux", "provider": "static"}}})
+    harness.ports.is_own_stack = True
+    assert harness.ask("submit", id="commanded", pool="lab", run={"argv": ["true"]})["ok"]
+    (waiting,) = harness.store.find_reservations(ids=["commanded"])
+    outcome = RunState("ended", 0, None, "exited")
+    ended = msgspec.structs.replace(waiting, phase="released", run=outcome)
+    restore(harness.ports, Remembered(), {"commanded": ended})
+    (row,) = harness.store.find_reservations(ids=["commanded"])
+    assert (row.phase, row.run) == ("released", outcome)
 
 
 def test_a_machine_launched_after_the_backup_is_adopted_and_an_unknown_one_terminated(cluster: RestoredCluster) -> None:
