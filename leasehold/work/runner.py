@@ -320,11 +320,14 @@ class Runner:
             return
         match event:
             case Started():
-                if job.record is not None:
-                    job.record.pid, job.record.begun = event.pid, event.begun
-                    self._jobs.save(job.record)
+                job.record.pid, job.record.begun = event.pid, event.begun
+                self._jobs.save(job.record)
                 job.report_start_at = self._jobs.clock() + START_SECONDS
-                self._note_start(job.key.reservation, job.key.component, event.pid)
+                try:
+                    self._note_start(job.key.reservation, job.key.component, event.pid)
+                except OSError as error:
+                    # Only limits of cores need the note, and the next events must not be lost.
+                    self._jobs.report({"event": "work_failed", "error": str(error)})
                 self._jobs.report({"event": "command_started", **name_lease(job.key), "pid": event.pid})
                 self._jobs.due.notify()
             case Printed():

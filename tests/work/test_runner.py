@@ -392,6 +392,22 @@ def _fail_twice(scheduler: FakeScheduler) -> Callable[[Mapping[LeaseKey, Outcome
     return exited
 
 
+def test_an_end_that_arrives_with_a_start_that_cannot_be_noted_is_reported(make: Make) -> None:
+    host: RunnerHost
+
+    def note_start(reservation: str, _component: str, _pid: int) -> None:
+        if reservation == "r1":
+            # The start and the end of the other command arrive together.
+            wait_for((host.folder / "leases" / make_lease_id(second) / guard.OUTCOME).exists, "the end")
+        raise OSError("the note cannot be written")
+
+    host = make(note_start=note_start)
+    first, second = (host.scheduler.lease(name, ["true"]) for name in ("r1", "r2"))
+    assert [host.await_outcome(each).exit_code for each in (first, second)] == [0, 0]
+    assert host.list_events("work_failed")[0]["error"] == "the note cannot be written"
+    assert len(host.list_events("command_started")) == 2
+
+
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_a_refused_outcome_is_not_reported_again(make: Make, is_whole: bool) -> None:
     host = make()
