@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.principals import Principal
 from scheduler.operations.commands.gathered import Message, Outcome, accept_gathered
 from scheduler.operations.commands.intake import accept
@@ -269,3 +270,33 @@ def test_limits_on_pending_reservations_count_each_gathered_submission() -> None
     harness = Harness({**CONFIG, "limits": {"pending_per_principal": 2}})
     outcomes = accept_gathered(harness.ports, [submission(name) for name in ("r1", "r2", "r3")])
     assert [isinstance(each, dict) and each["ok"] for each in outcomes] == [True, True, False]
+
+
+FIELDS: dict[str, Any] = {
+    "reservation": "r1",
+    "id": "new",
+    "token": 1,
+    "priority": 5,
+    "slot": "linux-1",
+    "pool": "linux",
+    "machine": "m1",
+    "run": "b-1",
+    "component": "main",
+    "nonce": "n" * 43,
+    "why": "exited",
+    "account": "a",
+}
+"""A value of each field that a command needs."""
+
+
+@pytest.mark.parametrize("verb", SCHEMAS)
+def test_each_command_gets_the_same_answer_gathered_or_not(verb: str) -> None:
+    needed = [name for name, field in SCHEMAS[verb].model_fields.items() if field.is_required()]
+    document = (
+        {"request": "q1"}
+        | {name: FIELDS[name] for name in needed}
+        | ({"system": "x86_64-linux"} if verb == "submit" else {})
+    )
+    alone, gathered = prepared(RULES), prepared(RULES)
+    answer = accept(alone.ports, verb, document, principal=PRINCIPALS[3])
+    assert accept_gathered(gathered.ports, [Message(verb, document, PRINCIPALS[3])]) == [answer]
