@@ -3,6 +3,7 @@ renewed, it ends by the local clock.
 """
 
 import builtins
+import os
 import sys
 import threading
 import time
@@ -64,6 +65,8 @@ class Lease(DrivenLease):
         self.revoking = threading.Event()
         self.lost = Lost(self._expiry.is_over)
         self._left = threading.Event()
+        self._holder: int | None = None
+        """The process that entered the lease."""
         self._loop_thread: int | None = None
         self._callbacks: SimpleQueue[Callable[[Any], object] | None] = SimpleQueue()
         self._caller: threading.Thread | None = None
@@ -94,6 +97,7 @@ class Lease(DrivenLease):
         return self._run(asked)
 
     def __enter__(self) -> Self:
+        self._holder = os.getpid()
         self._run(self._enter())
         return self
 
@@ -103,6 +107,9 @@ class Lease(DrivenLease):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if os.getpid() != self._holder:
+            # A fork of the holder, which still has the lease.
+            return
         self._run(self._leave())
         if self._caller is not None:
             self._callbacks.put(None)

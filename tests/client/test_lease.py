@@ -1,5 +1,6 @@
 """The lease as a context manager: first renewal, later renewals, revocation, local expiry and exit."""
 
+import os
 import threading
 import time
 import weakref
@@ -311,6 +312,21 @@ def test_a_lease_is_entered_only_once(intake: FakeIntake, client: Client) -> Non
     with pytest.raises(RuntimeError, match="r1 was entered before"), lease:
         pass
     assert intake.verbs().count("submit") == 1
+
+
+def test_a_forked_child_that_leaves_the_body_does_not_release(intake: FakeIntake, blocking_client: Client) -> None:
+    FakeReservation(intake)
+    with blocking_client.lease(id="r1", system="s", wait=WAIT) as lease:
+        child = os.fork()
+        if child == 0:
+            # No exception may leave the child: pytest would continue in it.
+            try:
+                lease.__exit__(None, None, None)
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0) == (child, 0)
+        assert "release" not in intake.verbs()
+    assert intake.verbs()[-1] == "release"
 
 
 def test_a_lease_that_never_expires_has_no_deadline(intake: FakeIntake, client: Client) -> None:
