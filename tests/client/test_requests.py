@@ -14,6 +14,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from leasehold import Client, NotAnswered, Overloaded, Refused, Unavailable
 from leasehold.client.redis.transport import RequestTransport
+from scheduler.ports import check_reply_address
 from testbed.processes import wait_for
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
@@ -337,6 +338,16 @@ def test_threads_share_a_client(intake: FakeIntake, client: Client) -> None:
     for thread in threads:
         thread.join()
     assert sorted(found) == sorted(f"r{n}" for n in range(8))
+
+
+@pytest.mark.parametrize("request_id", ["build 7", "a/b", "é", "x" * 200])
+def test_the_address_of_an_answer_is_allowed_for_each_id_of_a_request(
+    intake: FakeIntake, redis_only_client: Client, request_id: str
+) -> None:
+    redis_only_client.ask("cancel", {"reservation": "r1"}, request=request_id)
+    ((_, document),) = intake.seen
+    assert document["request"] == request_id
+    check_reply_address(document["reply_to"], "leasehold:")
 
 
 def test_a_forked_child_uses_connections_of_its_own(intake: FakeIntake, blocking_client: Client) -> None:
