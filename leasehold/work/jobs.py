@@ -13,14 +13,12 @@ from leasehold.work.command import LeaseCommand
 from leasehold.work.fence import Term
 from leasehold.work.ports import Outcome, Why
 from leasehold.work.records import Record, Records
+from scheduler.model.validation import MOST_TEXT
 
 RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 3600.0
 """Seconds for which a thread that waits for nothing in particular waits."""
-
-MOST_ERROR: Final = 256
-"""The most characters of an error that the scheduler takes."""
 
 Report = Callable[[Mapping[str, Any]], object]
 State = Literal["wanted", "taken", "running", "ended", "done"]
@@ -111,9 +109,9 @@ class Jobs(dict[LeaseKey, Job]):
 
     def end(self, job: Job, outcome: Outcome) -> None:
         """Record how the command of a job has ended, so that it is reported to the scheduler."""
-        if outcome.error is not None and len(outcome.error) > MOST_ERROR:
+        if outcome.error is not None and len(outcome.error) > MOST_TEXT:
             # The reason stands at the end, behind a long path.
-            part = MOST_ERROR // 2
+            part = MOST_TEXT // 2
             outcome = msgspec.structs.replace(outcome, error=f"{outcome.error[:part]}…{outcome.error[1 - part :]}")
         job.state, job.outcome, job.retry_at = "ended", outcome, 0.0
         job.printed = job.report_start_at = None

@@ -5,7 +5,6 @@ The view is a copy of the database's rows that may lag behind the database. The 
 or metrics, never correctness.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, Protocol, Self
@@ -20,7 +19,7 @@ from scheduler.model.view import Change, Row, View
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports.stored import OutboxMessage
 from scheduler.protocol.heartbeats import Heartbeat
-from scheduler.protocol.names import RedisNames
+from scheduler.protocol.names import REPLY_WORD, RedisNames
 
 
 class ViewUnavailableError(Exception):
@@ -216,15 +215,12 @@ class ForeignAddressError(ValueError):
     """Raised when the address for an answer is not one of Leasehold's reply addresses in Redis. Nothing was written."""
 
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-
-
 def check_reply_address(address: str, prefix: str) -> None:
     """Raise ForeignAddressError unless the address is `<prefix>reply:<word>`, with a word of up to 100
     plain characters.
     """
     start = RedisNames(prefix).reply_start
-    if not address.startswith(start) or not _NAME.fullmatch(address.removeprefix(start)):
+    if not address.startswith(start) or not REPLY_WORD.fullmatch(address.removeprefix(start)):
         raise ForeignAddressError(f"reply_to: expected {start}<word>, got {address[:200]!r}")
 
 

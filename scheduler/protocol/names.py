@@ -1,5 +1,6 @@
 """Names that the client, the workers and the scheduler share: queues, tasks, and keys and channels in Redis."""
 
+import re
 from typing import Final
 
 RESERVATIONS: Final = "reservations"
@@ -19,6 +20,8 @@ It is no key of the settings: no file may set it.
 """
 DEFAULT_PREFIX: Final = "leasehold:"
 """Default for the beginning of the names of all keys and channels in Redis."""
+REPLY_WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""What may stand behind `reply:` in the address of an answer. Workers answer to no other address."""
 
 
 def task_name(queue: str, verb: str) -> str:

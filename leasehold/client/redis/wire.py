@@ -6,7 +6,6 @@ or its answer, the request is delayed and no reservation is lost (docs/reference
 """
 
 import asyncio
-import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -30,7 +29,7 @@ from leasehold.client.redis.reader import ViewReader
 from leasehold.client.redis.transport import RequestTransport
 from leasehold.errors import NotAnswered, Overloaded, Unavailable
 from scheduler.protocol.heartbeats import Heartbeat, format_heartbeat
-from scheduler.protocol.names import RESERVATIONS
+from scheduler.protocol.names import REPLY_WORD, RESERVATIONS
 
 if TYPE_CHECKING:
     from leasehold.canaries import Probe
@@ -48,7 +47,6 @@ HEARTBEAT_SECONDS: Final = 86400
 is computed from it.
 """
 PAUSE_SECONDS: Final = 0.2
-_WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class Deadline:
@@ -267,8 +265,7 @@ class _Request:
         self, wire: RedisWire, verb: str, document: Mapping[str, Any], name: str, deadline: Deadline, *, has_row: bool
     ) -> None:
         self._wire, self._verb, self._deadline = wire, verb, deadline
-        # The id may be any text, but workers answer only to a word.
-        self._address = wire.transport.reply_address(name if _WORD.fullmatch(name) else uuid4().hex)
+        self._address = wire.transport.reply_address(name if REPLY_WORD.fullmatch(name) else uuid4().hex)
         self._pending = Pending({**document, "request": name, "reply_to": self._address})
         self._reservation = document.get("id") if has_row else None
         self._trouble: Unavailable | None = None

@@ -170,10 +170,7 @@ def test_what_the_queue_ahead_takes_in_this_tick_is_not_free() -> None:
 
 def test_what_the_tick_takes_back_for_the_queue_ahead_is_free() -> None:
     parts = (a_component(resources={"cpus": 1}), a_component("more", kind="elastic", count=1, resources={"cpus": 3}))
-    leases = tuple(
-        a_lease("linux-1", component=each.name, kind=each.kind, resources=each.resources, epoch=LABELLED.epoch)
-        for each in parts
-    )
+    leases = tuple(a_lease("linux-1", component=each.name, kind=each.kind, resources=each.resources) for each in parts)
     rows: list[Row] = [
         LABELLED,
         a_reservation("r0", components=parts, phase="leased", leased_at=NOW - 9, confirmed_at=NOW - 9, leases=leases),
