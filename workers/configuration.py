@@ -273,7 +273,7 @@ def _parse(path: Path | None) -> dict[str, Any]:
         raise fault(str(path), "a file that can be read", _describe(error)) from None
     except UnicodeDecodeError as error:
         raise fault(str(path), "a text in UTF-8", f"byte {error.start}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         found = _POSITION.fullmatch(str(error))
         reason, position = found.groups() if found else (str(error), "")
         raise InvalidInputError(

@@ -211,7 +211,7 @@ def _read_file(path: Path) -> Any:
     try:
         text = sys.stdin.read() if str(path) == "-" else read_input_text(path)
         items = parse_json(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CommandError(f"{path}: expected valid JSON, got {error}", BAD_INPUT) from None
     except OSError as error:
         raise CommandError(f"{path}: expected a file that can be read, got {error.strerror}", BAD_INPUT) from None

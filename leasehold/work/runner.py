@@ -216,7 +216,8 @@ class Runner:
                 with self._jobs.lock:
                     self._connect_at = self._jobs.clock() + self._connect_retry.take()
             except OSError as error:
-                # For example a full disk, on which the folder of the guard cannot be made.
+                # For example a full disk, on which the folder of the guard cannot be made. A wait for the guard would
+                # drop its events.
                 self._jobs.report({"event": "work_failed", "error": str(error)})
                 time.sleep(RETRY_SECONDS)
 

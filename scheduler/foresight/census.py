@@ -72,6 +72,7 @@ def find_launch_caps(
         found.add(rules.scheduler.max_slots - active, dict.fromkeys(left, 1.0))
     for name, budget in rules.budgets.items():
         prices = {
+            # The price of a machine of a pool without offerings is not known, and counts as none.
             pool: {each.price for each in rules.pools[pool].offerings} or {0.0}
             for pool in left
             if budget.is_limit and budget.may_cover(pool)

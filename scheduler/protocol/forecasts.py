@@ -12,7 +12,8 @@ REASONS: Final = {
     "few_outcomes": "too few reservations of its kind have started since the queue, the pools or the accounts changed",
     "beyond": "it starts after the time over which the forecast looks ahead, if nothing changes",
     "not_placed": "it cannot be placed as it is",
-    "not_played": "accounts, a budget, elastic instances or dear machines decide about it, as forecasts cannot follow",
+    "not_played": "accounts, a budget, elastic instances or dearer machines decide about it, by rules that forecasts do"
+    " not follow",
     "not_yet": "the next forecast will contain it",
 }
 """Why the start of a reservation is not known."""

@@ -416,7 +416,7 @@ def load_scenario(path: Path) -> Scenario:
         document = parse_toml(text) if path.suffix.lower() == ".toml" else parse_json(text)
     except OSError as error:
         raise fault(str(path), "a file that can be read", error.strerror or "nothing") from None
-    except (ValueError, RecursionError) as error:  # no JSON, no TOML, no UTF-8, a number of thousands of digits
+    except ValueError as error:  # no JSON, no TOML, no UTF-8, a number of thousands of digits
         raise fault(str(path), "JSON (or TOML in a .toml file)", str(error)) from None
     return read_scenario(document)
 

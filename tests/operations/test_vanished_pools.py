@@ -63,19 +63,23 @@ def terminating(harness: Harness) -> None:
     harness.mailbox.tasks.clear()
 
 
+@pytest.mark.parametrize("change", [vanish, become_static])
 @pytest.mark.parametrize("reach", [launching, launched, booting, idle, draining, terminating])
-def test_machines_of_a_removed_pool_are_terminated_in_every_state(reach: Callable[[Harness], None]) -> None:
+def test_machines_of_a_removed_pool_are_terminated_in_every_state(
+    reach: Callable[[Harness], None], change: Callable[[Harness], None]
+) -> None:
     harness = Harness()
     reach(harness)
-    vanish(harness)
+    change(harness)
     harness.settle(120)
     assert harness.fleet.running == []
     assert harness.slot().state == "empty"
 
 
-def test_a_lease_in_a_removed_pool_continues_until_its_release() -> None:
+@pytest.mark.parametrize("change", [vanish, become_static])
+def test_a_lease_in_a_removed_pool_continues_until_its_release(change: Callable[[Harness], None]) -> None:
     harness = Harness().leased()
-    vanish(harness)
+    change(harness)
     harness.settle(120)
     assert (harness.phase(), harness.slot().state, harness.slot().drain_reason) == (
         "leased",
@@ -89,30 +93,14 @@ def test_a_lease_in_a_removed_pool_continues_until_its_release() -> None:
     assert harness.slot().state == "empty"
 
 
-@pytest.mark.parametrize("reach", [launching, launched, booting, idle, draining, terminating])
-def test_machines_of_a_pool_that_becomes_static_are_terminated_in_every_state(
-    reach: Callable[[Harness], None],
-) -> None:
+def test_a_host_may_take_the_slot_of_a_machine_of_a_pool_that_became_static() -> None:
     harness = Harness()
-    reach(harness)
+    idle(harness)
     become_static(harness)
     harness.settle(120)
-    assert harness.fleet.running == []
-    assert harness.slot().state == "empty"
     assert harness.ask("register", slot="linux-1", pool="linux", machine="m1", run="a")["ok"]
     harness.tick()
     assert harness.slot().state == "ready"
-
-
-def test_a_lease_in_a_pool_that_becomes_static_continues_until_its_release() -> None:
-    harness = Harness().leased()
-    become_static(harness)
-    harness.settle(120)
-    slot = harness.slot()
-    assert (harness.phase(), slot.state, slot.drain_reason) == ("leased", "draining", "unconfigured")
-    assert harness.ask("release", reservation="r1", token=harness.token())["ok"]
-    harness.settle(60)
-    assert harness.fleet.running == []
 
 
 def test_a_lease_in_a_removed_pool_is_revoked_by_an_interruption() -> None:
